@@ -1,0 +1,5 @@
+"""Lifeboat: a load-balancing router for LLM model servers."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
