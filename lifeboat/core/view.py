@@ -1,0 +1,122 @@
+"""Immutable snapshots of the gate: all that observers read.
+
+State JSON, metrics, the dashboard and `explain` are functions of a `GateView` and nothing else, so
+that a figure shown is the figure that decides (I12). Taking a view costs time in proportion to the
+number of backends and pools, never to the number of parked requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lifeboat.core.modes import Mode
+from lifeboat.core.vocabulary import BackendSpec, Health, OperatorState, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class BackendView:
+    """One backend as the gate sees it.
+
+    configured_limit: max concurrency in force before mode, health and saturation: what was
+        configured, else a default or the engine's own slots; 0 = gate disabled.
+    effective_limit: None = ungated, 0 = closed. limit_reason: the input that won (core.limits).
+    dispatched, failed, cancelled: leases granted, ended by a fault of the backend, ended by the
+        client, since the backend was first added.
+    health_detail: why the health is what it is, in words; None while up and quiet.
+    """
+
+    spec: BackendSpec
+    operator_state: OperatorState
+    health: Health
+    health_detail: str | None
+    live: bool
+    in_flight: int
+    configured_limit: int
+    effective_limit: int | None
+    limit_reason: str
+    dispatched: int
+    failed: int
+    cancelled: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """One pool: the backends that serve one model name.
+
+    concurrency: sum of configured limits over members neither draining nor in maintenance.
+    effective_concurrency: sum of effective limits of live, ready members; None with an ungated one.
+    queue_depth, queue_limit: parked requests and the ceiling in force.
+    in_flight: leases of this pool (not of its backends, which other pools may share).
+    wait_*_s: percentiles over requests parked and then granted or expired, last 5 minutes.
+    drain_rate_per_s: leases finished per second of late; None where too few were seen to tell.
+    rejected: every reason, zeros included.
+    parked_bytes: request bodies held for this pool.
+    """
+
+    name: str
+    members: tuple[str, ...]
+    in_flight: int
+    concurrency: int
+    effective_concurrency: int | None
+    queue_enabled: bool
+    queue_ttl_s: float
+    queue_depth: int
+    queue_limit: int
+    oldest_wait_s: float
+    wait_p50_s: float
+    wait_p95_s: float
+    wait_p99_s: float
+    dispatched: int
+    drain_rate_per_s: float | None
+    rejected: Mapping[Reason, int]
+    parked_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GateView:
+    """The whole gate at one instant.
+
+    asked .. finished: the terms of I7: asked = open + parked + refused + withdrawn + expired +
+        finished, where a request that is re-admitted counts once.
+    rejected: all refusals since start, those before a pool was known included (every reason).
+    parked_bytes: bytes of request bodies held in memory.
+    """
+
+    now: float
+    mode: Mode
+    queue_enabled: bool
+    queue_ttl_s: float
+    queue_depth_multiplier: float
+    boost_s: float
+    superfast_cap: int
+    share: float
+    draining: bool
+    backends: Mapping[str, BackendView]
+    pools: Mapping[str, PoolView]
+    parked: int
+    wait_p50_s: float
+    wait_p95_s: float
+    wait_p99_s: float
+    rejected: Mapping[Reason, int]
+    asked: int
+    open_leases: int
+    refused: int
+    withdrawn: int
+    expired: int
+    finished: int
+    parked_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedView:
+    """One parked request for the operator's list: never its content."""
+
+    model: str
+    capability: str
+    priority: str
+    estimated_tokens: int
+    age_s: float
+    remaining_s: float
+    boosted: bool
+    body_bytes: int
