@@ -1,0 +1,58 @@
+# Everything runs from a bare clone: `make` builds .venv from the lock on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.locked
+
+.DEFAULT_GOAL := help
+.PHONY: help install run run-gguf test check format bench mutants docs lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): requirements-dev.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $(STAMP)
+
+install: $(STAMP) ## build .venv from the lock
+
+run: $(STAMP) ## the router on backends.yaml, with its embedded simulated backends
+	$(BIN)/lifeboat serve
+
+run-gguf: $(STAMP) ## a real llama.cpp server with a small real model, and the router in front
+	bash deploy/run-gguf.sh
+
+test: $(STAMP) ## all tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(STAMP) ## format, lint, types, import contracts, generated files
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python docs/build.py --check
+
+format: $(STAMP) ## apply the formatter and the safe fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## the measurements of bench/, printed
+	$(BIN)/python -m bench
+
+mutants: $(STAMP) ## every hand-made mutant must make its test fail
+	$(BIN)/python -m tests.mutants
+
+docs: $(STAMP) ## write the generated pages and the JSON schema
+	$(BIN)/python docs/build.py
+
+lock: $(STAMP) ## resolve the locks anew (needs `pip install uv` in .venv)
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url \
+		--no-header --no-annotate pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url \
+		--no-header --no-annotate --extra dev --constraint requirements.lock pyproject.toml \
+		-o requirements-dev.lock
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .venv-gguf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
