@@ -143,7 +143,7 @@ class _Builder:
         return values
 
     def _expanded(self, node: yaml.ScalarNode, path: KeyPath) -> str | None:
-        """Return the text with its variables; None where that fails, or comes out empty unquoted."""
+        """Return the text with its variables; None where that fails or leaves nothing unquoted."""
 
         def replacement(match: re.Match[str]) -> str:
             if match["escaped"]:
