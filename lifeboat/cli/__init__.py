@@ -1,0 +1,1 @@
+"""The `lifeboat` command: one module for each group of subcommands."""
