@@ -1,0 +1,125 @@
+"""Gauges read off the gate at the moment of a scrape: pure functions of a `GateView`.
+
+Nothing is counted a second time here, so the figure scraped is the figure that decides. Held by
+tests/observe/test_metrics.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lifeboat.core.modes import Mode
+from lifeboat.core.view import BackendView, GateView, PoolView
+from lifeboat.core.vocabulary import EngineReading
+from lifeboat.observe.series import Labels
+
+Values = dict[tuple[str, ...], float]
+"""The values of one metric by its label values, in the order of the metric table."""
+
+UNGATED_COUNTS_AS = 32
+"""Slots that a backend without a gate stands for in a mean: contract, section 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one pool wants and has.
+
+    demand: in flight and queued. capacity: slots of live, ready members; `inf` with an ungated one.
+    """
+
+    in_flight: int
+    demand: int
+    capacity: float
+    desired_backends: int
+
+
+def utilization_of(in_flight: float, capacity: float) -> float:
+    """In flight by capacity: 0.0 for an ungated pool, 1.0 for a closed one that still serves.
+
+    capacity: slots, `inf` without a gate.
+    """
+    if capacity == 0.0:
+        return 1.0 if in_flight else 0.0
+    return in_flight / capacity
+
+
+def load_of(pool: PoolView, backends: Mapping[str, BackendView]) -> Load:
+    """Return the load of a pool, and how many backends of its mean size the demand would fill."""
+    demand = pool.in_flight + pool.queue_depth
+    limits = [
+        backends[name].configured_limit or UNGATED_COUNTS_AS
+        for name in pool.members
+        if name in backends
+    ]
+    desired = math.ceil(demand * len(limits) / sum(limits)) if limits else 0
+    slots = pool.effective_concurrency
+    return Load(pool.in_flight, demand, math.inf if slots is None else slots, desired)
+
+
+def backend_gauges(
+    view: GateView, engines: Mapping[str, EngineReading], labels: Labels
+) -> dict[str, Values]:
+    """Return the gauges with a backend label; those of a removed backend are 0 while kept."""
+    every = sorted(labels.all())
+    in_flight: Values = {(label,): 0.0 for label in every}
+    up, running, waiting = dict(in_flight), dict(in_flight), dict(in_flight)
+    limit: Values = {(label, kind): 0.0 for label in every for kind in ("configured", "effective")}
+    for name, backend in view.backends.items():
+        label = labels[name]
+        in_flight[label,] += backend.in_flight
+        up[label,] = max(up[label,], float(backend.live))
+        limit[label, "configured"] += backend.configured_limit or math.inf
+        effective = backend.effective_limit
+        limit[label, "effective"] += math.inf if effective is None else effective
+        engine = engines.get(name)
+        if engine is not None:
+            running[label,] += engine.running or 0
+            waiting[label,] += engine.waiting or 0
+    return {
+        "lifeboat_lb_inflight": in_flight,
+        "lifeboat_lb_limit": limit,
+        "lifeboat_lb_backend_up": up,
+        "lifeboat_lb_engine_running": running,
+        "lifeboat_lb_engine_waiting": waiting,
+    }
+
+
+def pool_gauges(view: GateView, labels: Labels) -> dict[str, Values]:
+    """Return the gauges with a pool label; pools that share the label `other` are summed."""
+    zero: Values = {(label,): 0.0 for label in sorted(labels.all())}
+    depth, ceiling, oldest = dict(zero), dict(zero), dict(zero)
+    in_flight, demand, capacity, desired = dict(zero), dict(zero), dict(zero), dict(zero)
+    for name, pool in view.pools.items():
+        label = labels.get(name)
+        if label is None:
+            continue
+        load = load_of(pool, view.backends)
+        depth[label,] += pool.queue_depth
+        ceiling[label,] += pool.queue_limit
+        oldest[label,] = max(oldest[label,], pool.oldest_wait_s)
+        in_flight[label,] += load.in_flight
+        demand[label,] += load.demand
+        capacity[label,] += load.capacity
+        desired[label,] += load.desired_backends
+    return {
+        "lifeboat_lb_queue_depth": depth,
+        "lifeboat_lb_queue_limit": ceiling,
+        "lifeboat_lb_queue_oldest_seconds": oldest,
+        "lifeboat_lb_demand": demand,
+        "lifeboat_lb_capacity": capacity,
+        "lifeboat_lb_utilization": {
+            key: utilization_of(in_flight[key], capacity[key]) for key in zero
+        },
+        "lifeboat_lb_desired_backends": desired,
+    }
+
+
+def router_gauges(view: GateView, version: str) -> dict[str, Values]:
+    """Return the gauges of the router as a whole."""
+    return {
+        "lifeboat_lb_mode": {(mode.value,): float(mode is view.mode) for mode in Mode},
+        "lifeboat_build_info": {(version,): 1.0},
+        "lifeboat_lb_parked_bytes": {(): float(view.parked_bytes)},
+    }
