@@ -57,7 +57,10 @@ MODES: dict[Mode, ModeRow] = {
             held_when_down=False,
             long_wait=False,
             order=ParkedOrder.SMALLEST_FIRST,
-            summary="Every backend up to its max concurrency; overflow is refused at once, or parked when the queue is enabled.",
+            summary=(
+                "Every backend up to its max concurrency; overflow is refused at once, or"
+                " parked when the queue is enabled."
+            ),
         ),
         ModeRow(
             Mode.SUPERFAST,
@@ -66,7 +69,10 @@ MODES: dict[Mode, ModeRow] = {
             held_when_down=False,
             long_wait=False,
             order=ParkedOrder.SMALLEST_FIRST,
-            summary="Few requests per backend (4 by default), so that each one runs fast; otherwise as default.",
+            summary=(
+                "Few requests per backend (4 by default), so that each one runs fast; "
+                "otherwise as default."
+            ),
         ),
         ModeRow(
             Mode.QUEUE_ALL,
@@ -75,7 +81,10 @@ MODES: dict[Mode, ModeRow] = {
             held_when_down=True,
             long_wait=True,
             order=ParkedOrder.FIFO,
-            summary="Everything waits its turn, for minutes if need be; nothing is refused for load short of a very high ceiling.",
+            summary=(
+                "Everything waits its turn, for minutes if need be; nothing is refused "
+                "for load short of a very high ceiling."
+            ),
         ),
     )
 }

@@ -21,8 +21,8 @@ class BackendView:
     configured_limit: max concurrency in force before mode, health and saturation: what was
         configured, else a default or the engine's own slots; 0 = gate disabled.
     effective_limit: None = ungated, 0 = closed. limit_reason: the input that won (core.limits).
-    dispatched, failed, cancelled: leases granted, ended by a fault of the backend, ended by the
-        client, since the backend was first added.
+    dispatched, failed, cancelled: requests sent, ended by a fault of the backend, ended by the
+        client, since the backend was first added. dispatched_by_pool splits the first by pool.
     health_detail: why the health is what it is, in words; None while up and quiet.
     """
 
@@ -38,6 +38,7 @@ class BackendView:
     dispatched: int
     failed: int
     cancelled: int
+    dispatched_by_pool: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class PoolView:
     wait_*_s: percentiles over requests parked and then granted or expired, last 5 minutes.
     drain_rate_per_s: leases finished per second of late; None where too few were seen to tell.
     rejected: every reason, zeros included.
-    parked_bytes: request bodies held for this pool.
+    listed: False for the pool that requests for unknown names are counted under: it is in the
+        metrics but not among the pools of the state.
     """
 
     name: str
@@ -70,7 +72,7 @@ class PoolView:
     dispatched: int
     drain_rate_per_s: float | None
     rejected: Mapping[Reason, int]
-    parked_bytes: int = 0
+    listed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,9 @@ class GateView:
     """The whole gate at one instant.
 
     asked .. finished: the terms of I7: asked = open + parked + refused + withdrawn + expired +
-        finished, where a request that is re-admitted counts once.
-    rejected: all refusals since start, those before a pool was known included (every reason).
+        finished, over admissions (a request that failed over asks again).
+    rejected: refusals sent to clients since start, those before a pool was known included (every
+        reason); a refused re-admission whose client got the backend's own answer is not one.
     parked_bytes: bytes of request bodies held in memory.
     """
 

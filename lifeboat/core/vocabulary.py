@@ -101,6 +101,10 @@ class Estimate:
     error: float = 0.0
 
 
+UNKNOWN_POOL = "unknown"
+"""The pool that requests for names nobody serves are counted under, so that a client cannot make
+series or pools."""
+
 NO_TOKENS = Estimate(0, 0, EstimateMethod.NONE)
 """The estimate of a request without input."""
 
@@ -115,6 +119,7 @@ class Ask:
     priority: its class.
     body_bytes: bytes of its body held while it is parked (for the report; the ledger counts them).
     gated: False for proxied paths that do no inference and take no slot.
+    backend: the one backend that may serve it (the maker of a job's id); None = any that fits.
     """
 
     model: str
@@ -123,6 +128,7 @@ class Ask:
     priority: Priority = Priority.NORMAL
     body_bytes: int = 0
     gated: bool = True
+    backend: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

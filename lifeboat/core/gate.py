@@ -1,0 +1,478 @@
+"""The gate: the admission state machine that every request passes.
+
+Each call is one synchronous step of (state, now): it judges, then pumps, so that no step ends with
+a ready backend that has room and a parked request that fits it (I2). Picking and reserving are one
+step, and a freed slot passes straight to the next ticket (I1, I4); a fresh arrival can therefore
+take any room it finds, for no parked request could have used it. What happens to parked requests
+comes out of `take_effects`, in order; the door delivers it.
+
+Invariants I1-I4, I6 and I7 are held by tests/core/test_gate_machine.py, and the whole by a naive
+model in tests/core/test_gate_model.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from lifeboat.core import refusals
+from lifeboat.core.fit import Route, too_large
+from lifeboat.core.health import Probe
+from lifeboat.core.parked import NOBODY, Parked
+from lifeboat.core.pool import Pool
+from lifeboat.core.queue import Place, Ticket, TicketState
+from lifeboat.core.rates import RateWindow
+from lifeboat.core.rules import GateRules
+from lifeboat.core.seat import Lease, Seat
+from lifeboat.core.seats import Seats
+from lifeboat.core.selection import LeastUtilised, Selection
+from lifeboat.core.vocabulary import (
+    UNKNOWN_POOL,
+    Ask,
+    BackendSpec,
+    OperatorState,
+    Outcome,
+    Reason,
+    Refusal,
+    Verdict,
+)
+from lifeboat.core.waits import WaitRecord
+
+POOL_KEPT_S = 3600.0
+"""How long the counters of a pool that nobody serves any more are kept (contract, section 9)."""
+
+NO_DRAIN = frozenset(
+    {
+        Verdict.SATURATED,
+        Verdict.LOADING,
+        Verdict.REFUSED,
+        Verdict.UNREACHABLE,
+        Verdict.THROTTLED,
+    }
+)
+"""Verdicts of requests that no engine worked on: no evidence of how fast a pool drains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A parked request got a slot."""
+
+    ticket: Ticket
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A parked request is refused: expired, shut down, or nothing can serve it any more."""
+
+    ticket: Ticket
+    refusal: Refusal
+
+
+Effect: TypeAlias = Granted | Refused
+Admission: TypeAlias = Lease | Ticket | Refusal
+
+
+class Gate:
+    """Who may run where, who waits, and who is refused.
+
+    All times are seconds of one monotonic clock. Every method is synchronous; none awaits, none
+    raises for what a client or a backend does.
+    """
+
+    def __init__(
+        self,
+        rules: GateRules,
+        selection: Selection | None = None,
+        probe_threshold: int = 3,
+        now: float = 0.0,
+    ) -> None:
+        self.rules = rules
+        self.seats = Seats(rules.limits, probe_threshold)
+        self.parked = Parked(self.seats)
+        self.pools: dict[str, Pool] = {UNKNOWN_POOL: Pool(UNKNOWN_POOL)}
+        self.waits = WaitRecord()
+        self.draining = False
+        self.rejected: dict[Reason, int] = dict.fromkeys(Reason, 0)
+        self.asked = self.open = self.refused = 0
+        self.withdrawn = self.expired = self.finished = 0
+        self._selection: Selection = selection or LeastUtilised()
+        self._effects: list[Effect] = []
+        self._parks = True
+        self._seq = 0
+        self._picks = 0
+        self.set_rules(rules, now)
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def admit(self, ask: Ask, now: float, place: Place | None = None) -> Admission:
+        """Judge a request: a lease where there is room, else a ticket, else the reason why not.
+
+        place: that of an earlier admission of the same request, whose lease was closed; it keeps
+        its order and what is left of its TTL, and no ceiling refuses it.
+        """
+        self.asked += 1
+        if self.seats.timed or self.parked.count:
+            self._apply_due(now)
+        first = place is None
+        if place is None:
+            self._seq += 1
+            place = Place(now, self._seq)
+            if self.draining:
+                return self._refuse(refusals.shutting_down(self._pool_of(ask.model)))
+        route = self.seats.directory.route(ask.model, ask.capability)
+        if isinstance(route, Refusal):
+            return self._refuse(route)
+        if ask.backend is not None:
+            return self._admit_to(ask.backend, ask, place, route, now)
+        key = self._key(route, ask, place)
+        if key is None:
+            return self._refuse(too_large(route, ask.estimate))
+        seats = self.seats.of(key)
+        if not ask.gated:
+            free = [seat for seat in seats if seat.in_service]
+        else:
+            free = [seat for seat in seats if seat.has_room]
+        pool = self.pools[route.pool]
+        if first and pool.rate is not None and ask.gated:
+            wait_s = pool.rate.wait_s(now)
+            if wait_s > 0.0:
+                return self._refuse(refusals.rate_limited(self, pool, seats, wait_s))
+        if free:
+            if first and pool.rate is not None and ask.gated:
+                pool.rate.take(now)
+            return self._grant(ask, place, pool, self._selection.choose(free), now)
+        return self._park_or_refuse(ask, place, route, key, now, first=first)
+
+    def release(self, lease: Lease, outcome: Outcome, now: float) -> None:
+        """Close a lease with its outcome; the freed slot passes on. Closing again does nothing."""
+        if not lease.open:
+            return
+        lease.open = False
+        self.open -= 1
+        self.finished += 1
+        seat = lease.seat
+        if lease.holds_slot:
+            pool = self.pools[lease.pool_name]
+            pressed = not seat.has_room or pool.depth > 0
+            seat.in_flight -= 1
+            pool.in_flight -= 1
+            if outcome.verdict not in NO_DRAIN:
+                pool.drain.finished(now, lease.granted_at, pressed)
+        epoch = seat.standing.epoch
+        turned = self.seats.learn(lease, outcome, now)
+        if seat.leaving:
+            self.seats.retire_if_empty(seat, now)
+        if self.parked.count or self.seats.timed:
+            self._apply_due(now)
+            if seat.standing.epoch != epoch:
+                self._readmit_excluders(seat, now)
+            # A turn of one backend's health may open others: the last trusted one, for instance.
+            self._pump(self.seats.by_name.values() if turned else (seat,), now)
+
+    def exclude(self, place: Place, lease: Lease) -> None:
+        """Keep a request away from the backend that failed it, until that backend recovers."""
+        place.excluded[lease.backend] = lease.seat.standing.epoch
+
+    def withdraw(self, ticket: Ticket, now: float) -> None:
+        """Take out a parked request whose client left. Does nothing once it left by itself."""
+        if ticket.state == TicketState.PARKED:
+            self.withdrawn += 1
+            self._leave(ticket, TicketState.WITHDRAWN, now)
+
+    def note_dispatch(self, lease: Lease) -> None:
+        """Count a request that is being sent to the backend of its lease."""
+        pool = self.pools[lease.pool_name]
+        pool.dispatched += 1
+        by_pool = lease.seat.dispatched_by_pool
+        by_pool[pool.name] = by_pool.get(pool.name, 0) + 1
+
+    def note_rejected(self, pool_name: str | None, reason: Reason) -> None:
+        """Count a refusal that is being sent to a client."""
+        self.rejected[reason] += 1
+        pool = self.pools.get(pool_name or UNKNOWN_POOL, self.pools[UNKNOWN_POOL])
+        pool.rejected[reason] += 1
+
+    # -- time -------------------------------------------------------------------------------
+
+    def advance(self, now: float) -> None:
+        """Apply what the clock alone decides: expiry, the end of pauses, and who gets that room."""
+        self._apply_due(now)
+
+    def next_event_at(self, now: float) -> float | None:
+        """Return when `advance` has something to do; None while the clock changes nothing."""
+        times = (self.parked.next_deadline(), self.seats.next_event_at(now))
+        return min((at for at in times if at is not None), default=None)
+
+    def take_effects(self) -> list[Effect]:
+        """Return what happened to parked requests since the last call, in order."""
+        effects = self._effects
+        if effects:
+            self._effects = []
+        return effects
+
+    # -- changes ----------------------------------------------------------------------------
+
+    def set_rules(self, rules: GateRules, now: float) -> None:
+        """Replace the settings: they govern later arrivals, and whoever now fits is granted."""
+        self.rules = rules
+        self.seats.set_rules(rules.limits, now)
+        renamed = self.seats.name_models(frozenset(rules.pools), now)
+        self._renew_pools(now)
+        if renamed:
+            self._refit(self.parked.all(), now)
+        self._settle(now)
+
+    def put_backend(self, spec: BackendSpec, now: float) -> None:
+        """Add a backend or change one; parked requests it can serve reach it at once."""
+        old = self.seats.by_name.get(spec.name)
+        before = None if old is None or old.leaving else old.spec
+        self.seats.put(spec, now)
+        if before is None or replace(before, max_concurrency=spec.max_concurrency) != spec:
+            self._renew_pools(now)
+            models = (spec.models or NOBODY) | ((before and before.models) or NOBODY)
+            self._refit(self.parked.concerned_by(frozenset({spec.name}), models), now)
+        self._settle(now)
+
+    def remove_backend(self, name: str, now: float) -> None:
+        """Take a backend out: no new requests, its leases run on. Raises UnknownBackendError."""
+        models = self.seats[name].spec.models or NOBODY
+        self.seats.remove(name, now)
+        self._renew_pools(now)
+        self._refit(self.parked.concerned_by(frozenset({name}), models), now)
+        self._settle(now)
+
+    def set_operator_state(self, name: str, state: OperatorState, now: float) -> None:
+        """Drain, close or reopen a backend. Raises UnknownBackendError."""
+        self.seats[name].operator_state = state
+        self.seats.refresh_all(now)
+        self._settle(now)
+
+    def set_slots(self, name: str, slots: int | None, now: float) -> None:
+        """Take the parallel sequences an engine reports; unknown names are ignored."""
+        seat = self.seats.by_name.get(name)
+        if seat is not None and seat.slots != slots:
+            seat.slots = slots
+            self.seats.refresh(seat, now)
+            self._settle(now)
+
+    def observe_probe(self, name: str, probe: Probe, now: float, quiet_s: float = 15.0) -> None:
+        """Take in what a probe found; in-flight is never touched by it."""
+        seat = self.seats.by_name.get(name)
+        if seat is None:
+            return
+        epoch = seat.standing.epoch
+        self.seats.observe_probe(name, probe, quiet_s, now)
+        if seat.standing.epoch != epoch:
+            self._readmit_excluders(seat, now)
+        self._settle(now)
+
+    def drain(self, now: float, *, serve_parked: bool) -> None:
+        """Stop admitting for good; refuse the parked unless they are still to be served."""
+        self.draining = True
+        self._parks = serve_parked
+        if not serve_parked:
+            for ticket in self.parked.all():
+                self._turn_away(ticket, refusals.shutting_down(ticket.pool_name), now)
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _refuse(self, refusal: Refusal) -> Refusal:
+        self.refused += 1
+        return refusal
+
+    def _pool_of(self, model: str) -> str:
+        return model if model in self.seats.directory.members else UNKNOWN_POOL
+
+    def _key(self, route: Route, ask: Ask, place: Place) -> frozenset[str] | None:
+        """Return the lane of a request; None when no cap covers it."""
+        if route.absent is not None:
+            return NOBODY
+        tier = route.tier(ask.estimate.tokens)
+        if tier is None:
+            return None
+        if not place.excluded:
+            return tier.key
+        return tier.key - {name for name in place.excluded if self._excludes(place, name)}
+
+    def _excludes(self, place: Place, name: str) -> bool:
+        seat = self.seats.by_name.get(name)
+        return seat is not None and seat.standing.epoch == place.excluded[name]
+
+    def _admit_to(self, name: str, ask: Ask, place: Place, route: Route, now: float) -> Admission:
+        """Admit to one named backend, or say that it cannot take the request now; never parks."""
+        seat = self.seats.by_name.get(name)
+        pool = self.pools[route.pool]
+        if seat is None or not seat.standing.live:
+            return self._refuse(refusals.maker_gone(self, pool, name))
+        if ask.gated and not seat.has_room:
+            return self._refuse(refusals.no_room(self, pool, (seat,), now))
+        return self._grant(ask, place, pool, seat, now)
+
+    def _grant(self, ask: Ask, place: Place, pool: Pool, seat: Seat, now: float) -> Lease:
+        if ask.gated:
+            seat.in_flight += 1
+            pool.in_flight += 1
+        self._picks += 1
+        seat.last_pick = self._picks
+        self.open += 1
+        return Lease(ask, place, pool.name, seat, now)
+
+    def _park_or_refuse(
+        self, ask: Ask, place: Place, route: Route, key: frozenset[str], now: float, *, first: bool
+    ) -> Admission:
+        pool = self.pools[route.pool]
+        rules = self.rules
+        seats = self.seats.of(key)
+        if not ask.gated or not any(seat.in_service for seat in seats):
+            if not (ask.gated and rules.holds):
+                return self._refuse(refusals.nothing_in_service(self, pool, route, now))
+        elif not rules.queues(pool.name) and place.ttl_s is None:
+            return self._refuse(refusals.no_room(self, pool, seats, now))
+        if not self._parks:
+            return self._refuse(refusals.shutting_down(pool.name))
+        if first and pool.depth >= self.ceiling(pool):
+            return self._refuse(refusals.queue_full(self, pool, seats, now))
+        if place.ttl_s is None:
+            place.ttl_s = rules.ttl_of(pool.name)
+        left_s = place.ttl_s - place.parked_s
+        if left_s <= 0.0 and not first:
+            return self._refuse(refusals.queue_timeout(self, pool, seats, place.parked_s, now))
+        if first and pool.rate is not None:
+            pool.rate.take(now)
+        ticket = Ticket(ask, place, pool.name, now, now + left_s)
+        pool.park(ticket)
+        self.parked.add(ticket, key)
+        return ticket
+
+    def ceiling(self, pool: Pool) -> int:
+        """Return the most parked requests of a pool now."""
+        return self.rules.ceiling(pool.name, self.concurrency(pool))
+
+    def concurrency(self, pool: Pool) -> int:
+        """Return the configured concurrency of a pool (contract, section 2, "Pool concurrency")."""
+        rules = self.rules
+        total = 0
+        for name in pool.members:
+            seat = self.seats.by_name[name]
+            if seat.counts_for_concurrency:
+                total += seat.configured or rules.default_max_concurrency
+        if total == 0 and rules.holds:
+            return rules.default_max_concurrency
+        return total
+
+    def _leave(self, ticket: Ticket, state: TicketState, now: float) -> None:
+        self.parked.leave(ticket, state)
+        self.pools[ticket.pool_name].unpark()
+        ticket.place.parked_s += max(0.0, now - ticket.parked_at)
+
+    def _turn_away(self, ticket: Ticket, refusal: Refusal, now: float) -> None:
+        self.refused += 1
+        self._leave(ticket, TicketState.REFUSED, now)
+        self._effects.append(Refused(ticket, replace(refusal, wait_s=ticket.place.parked_s)))
+
+    def _expire(self, ticket: Ticket, now: float) -> None:
+        seats = self.seats.of(ticket.lane.key if ticket.lane is not None else NOBODY)
+        pool = self.pools[ticket.pool_name]
+        self.expired += 1
+        self._leave(ticket, TicketState.EXPIRED, now)
+        self._record_wait(ticket, now)
+        refusal = refusals.queue_timeout(self, pool, seats, ticket.place.parked_s, now)
+        self._effects.append(Refused(ticket, refusal))
+
+    def _record_wait(self, ticket: Ticket, now: float) -> None:
+        wait_s = now - ticket.parked_at
+        self.waits.add(wait_s, now)
+        self.pools[ticket.pool_name].waits.add(wait_s, now)
+
+    def _apply_due(self, now: float) -> None:
+        while (ticket := self.parked.due(now)) is not None:
+            self._expire(ticket, now)
+        if self.seats.timed:
+            self._pump(self.seats.take_due(now), now)
+
+    def _settle(self, now: float) -> None:
+        """After a change that may have opened anything: apply what is due, then pump all."""
+        self._apply_due(now)
+        self._pump(self.seats.by_name.values(), now)
+
+    def _pump(self, seats: Iterable[Seat], now: float) -> None:
+        """Grant, in the one order, as long as one of `seats` has room and somebody to serve."""
+        if not self.parked.count:
+            return
+        boost_s, order = self.rules.boost_s, self.rules.row.order
+        free = [seat for seat in seats if seat.lanes and seat.has_room]
+        while free:
+            ticket = self.parked.first_for(free, now, boost_s, order)
+            if ticket is None or ticket.lane is None:
+                return
+            if ticket.deadline <= now:
+                self._expire(ticket, now)
+            else:
+                choice = [seat for seat in self.seats.of(ticket.lane.key) if seat.has_room]
+                self._grant_parked(ticket, self._selection.choose(choice), now)
+            free = [seat for seat in free if seat.lanes and seat.has_room]
+
+    def _grant_parked(self, ticket: Ticket, seat: Seat, now: float) -> None:
+        self._leave(ticket, TicketState.GRANTED, now)
+        self._record_wait(ticket, now)
+        pool = self.pools[ticket.pool_name]
+        lease = self._grant(ticket.ask, ticket.place, pool, seat, now)
+        self._effects.append(Granted(ticket, lease))
+
+    def _readmit_excluders(self, seat: Seat, now: float) -> None:
+        """A backend recovered: the requests that excluded it may use it again."""
+        self._refit(list(seat.excluded_by), now)
+
+    def _refit(self, tickets: Iterable[Ticket], now: float) -> None:
+        """Find the lane of parked requests again after a change of who can serve them."""
+        for ticket in tickets:
+            ask = ticket.ask
+            route = self.seats.directory.route(ask.model, ask.capability)
+            if isinstance(route, Refusal):
+                self._turn_away(ticket, route, now)
+                continue
+            self._move_to_pool(ticket, route.pool)
+            key = self._key(route, ask, ticket.place)
+            if key is None:
+                self._turn_away(ticket, too_large(route, ask.estimate), now)
+            elif not key and not self.rules.holds:
+                pool = self.pools[ticket.pool_name]
+                self._turn_away(ticket, refusals.nothing_in_service(self, pool, route, now), now)
+            else:
+                self.parked.move(ticket, key)
+
+    def _move_to_pool(self, ticket: Ticket, pool_name: str) -> None:
+        if ticket.pool_name != pool_name:
+            self.pools[ticket.pool_name].unpark()
+            ticket.pool_name = pool_name
+            self.pools[pool_name].park(ticket)
+
+    def _renew_pools(self, now: float) -> None:
+        """Make a pool of every known model; forget those long unknown and empty."""
+        members = self.seats.directory.members
+        for name, specs in members.items():
+            pool = self.pools.get(name)
+            if pool is None:
+                pool = self.pools[name] = Pool(name)
+            pool.gone_at = None
+            pool.members = tuple(spec.name for spec in specs)
+            self._renew_rate(pool)
+        for name, pool in list(self.pools.items()):
+            if name in members or name == UNKNOWN_POOL:
+                continue
+            pool.members = ()
+            if pool.gone_at is None:
+                pool.gone_at = now
+            elif now - pool.gone_at > POOL_KEPT_S and not pool.depth and not pool.in_flight:
+                del self.pools[name]
+
+    def _renew_rate(self, pool: Pool) -> None:
+        limit = self.rules.of(pool.name).max_requests_per_minute
+        if limit <= 0:
+            pool.rate = None
+        elif pool.rate is None:
+            pool.rate = RateWindow(limit)
+        else:
+            pool.rate.limit = limit

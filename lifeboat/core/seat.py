@@ -1,0 +1,164 @@
+"""One backend inside the gate, and the lease of one of its slots.
+
+`Seat` caches the effective limit; whoever changes an input calls `refresh`. Only the gate changes
+`in_flight`. Held by tests/core/test_gate_machine.py (I1, I4).
+"""
+
+from __future__ import annotations
+
+from lifeboat.core.fit import cap_of
+from lifeboat.core.health import Standing
+from lifeboat.core.limits import (
+    LimitInputs,
+    LimitReason,
+    LimitRules,
+    configured_limit,
+    effective_limit,
+)
+from lifeboat.core.queue import Lane, Place, Ticket
+from lifeboat.core.saturation import Saturation
+from lifeboat.core.vocabulary import Ask, BackendSpec, Health, OperatorState
+
+
+class Seat:
+    """A backend's mutable side: what it holds, what it may hold, and why.
+
+    limit, reason: the cached effective limit. configured: the one before mode and load, 0 = gate
+    disabled. lanes: those with tickets it could serve. excluded_by: parked tickets that exclude it
+    until it recovers. leaving: removed, and kept only until its leases end.
+    """
+
+    __slots__ = (
+        "adaptive",
+        "cancelled",
+        "cap_tokens",
+        "configured",
+        "dispatched_by_pool",
+        "excluded_by",
+        "failed",
+        "in_flight",
+        "lanes",
+        "last_pick",
+        "leaving",
+        "limit",
+        "operator_state",
+        "reason",
+        "removed_at",
+        "saturation",
+        "slots",
+        "spec",
+        "standing",
+        "throttled_until",
+    )
+
+    def __init__(self, spec: BackendSpec, probe_threshold: int) -> None:
+        self.spec = spec
+        self.cap_tokens = cap_of(spec)
+        self.standing = Standing(probe_threshold)
+        self.saturation = Saturation()
+        self.operator_state = OperatorState.READY
+        self.throttled_until = 0.0
+        self.slots: int | None = None
+        self.adaptive: int | None = None
+        self.in_flight = 0
+        self.limit: int | None = 0
+        self.configured = 0
+        self.reason = LimitReason.DEFAULT
+        self.lanes: dict[frozenset[str], Lane] = {}
+        self.excluded_by: set[Ticket] = set()
+        self.leaving = False
+        self.removed_at = 0.0
+        self.failed = 0
+        self.cancelled = 0
+        self.last_pick = 0
+        self.dispatched_by_pool: dict[str, int] = {}
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more request may be granted now."""
+        limit = self.limit
+        return limit is None or self.in_flight < limit
+
+    @property
+    def in_service(self) -> bool:
+        """Whether it is live and neither draining nor in maintenance, room or not."""
+        return self.standing.live and self.counts_for_concurrency
+
+    @property
+    def counts_for_concurrency(self) -> bool:
+        """Whether it is part of its pools' configured concurrency (down ones are)."""
+        return self.operator_state is OperatorState.READY and not self.leaving
+
+    @property
+    def shown_state(self) -> OperatorState:
+        """What an operator sees: a removed backend drains."""
+        return OperatorState.DRAIN if self.leaving else self.operator_state
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether only single trials are allowed, other backends permitting."""
+        return self.standing.health is Health.SUSPECT
+
+    def respec(self, spec: BackendSpec) -> None:
+        """Take a changed description of the same backend."""
+        self.spec = spec
+        self.cap_tokens = cap_of(spec)
+
+    def refresh(self, rules: LimitRules, now: float, *, last_live: bool) -> None:
+        """Recompute the limit. last_live: suspicion does not close it, for nothing else is left."""
+        inputs = LimitInputs(
+            kind=self.spec.kind,
+            configured=self.spec.max_concurrency,
+            slots=self.slots,
+            operator_state=self.shown_state,
+            health=self.standing.health,
+            adaptive=self.adaptive,
+            saturated=self.saturation.ceiling,
+            suspect=None if last_live else self.standing.suspect_allowance(now),
+            throttled=now < self.throttled_until,
+        )
+        self.configured = configured_limit(inputs, rules).value or 0
+        self.limit, self.reason = effective_limit(inputs, rules)
+
+    def next_event_at(self, now: float) -> float | None:
+        """Return when the clock alone will change the limit; None when it will not."""
+        times: list[float] = []
+        if self.saturation.ceiling is not None:
+            times.append(self.saturation.rise_at)
+        if now < self.throttled_until:
+            times.append(self.throttled_until)
+        if self.is_suspect and now < self.standing.trial_at:
+            times.append(self.standing.trial_at)
+        return min(times, default=None)
+
+
+class Lease:
+    """A held slot; it is closed exactly once, by the gate.
+
+    level: how many were in flight there with this one, when it was granted. holds_slot: False for
+    requests that take none. waited_s: all the time its request was parked.
+    """
+
+    __slots__ = ("ask", "granted_at", "holds_slot", "level", "open", "place", "pool_name", "seat")
+
+    def __init__(
+        self, ask: Ask, place: Place, pool_name: str, seat: Seat, granted_at: float
+    ) -> None:
+        self.ask = ask
+        self.place = place
+        self.pool_name = pool_name
+        self.seat = seat
+        self.granted_at = granted_at
+        self.level = seat.in_flight
+        self.holds_slot = ask.gated
+        self.open = True
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend whose slot this is."""
+        return self.seat.spec.name
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds its request was parked, over all its waits."""
+        return self.place.parked_s

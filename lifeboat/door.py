@@ -1,0 +1,169 @@
+"""The asyncio seam over the gate, and its only owner.
+
+Every call into the gate goes through here, so that what the gate decides about parked requests is
+delivered before anything else runs: a future per ticket, one timer for all that only the clock
+decides. Whatever interleaving of grant, cancel and timeout (I9): a waiter that is cancelled in the
+tick of its grant gives the slot straight back, and nothing of it stays. Held by
+tests/door/test_door.py. Sources of the hazard: cpython#90155, anyio#1145.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar, cast
+
+from lifeboat.core.gate import Gate, Granted
+from lifeboat.core.queue import Place, Ticket
+from lifeboat.core.seat import Lease
+from lifeboat.core.snapshot import parked_requests, take_view
+from lifeboat.core.view import GateView, ParkedView
+from lifeboat.core.vocabulary import Ask, Outcome, Refusal, Verdict
+
+T = TypeVar("T")
+
+CLIENT_GONE = Outcome(Verdict.CLIENT_GONE)
+ABANDONED = Outcome(Verdict.ABANDONED)
+
+
+class Door:
+    """Admits requests, waits for those that are parked, and keeps the gate's time.
+
+    clock: seconds, monotonic, the same as the event loop's timers run on.
+    """
+
+    def __init__(self, gate: Gate, clock: Callable[[], float]) -> None:
+        self._gate = gate
+        self.clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._emptied = asyncio.Event()
+
+    # -- requests ---------------------------------------------------------------------------
+
+    async def enter(self, ask: Ask, place: Place | None = None) -> Lease | Refusal:
+        """Return a lease, now or after waiting, or the reason why there is none.
+
+        Cancelling the caller withdraws a parked request at once; a slot granted in the same tick
+        passes on. Whoever gets a lease must close it.
+        """
+        admission = self._gate.admit(ask, self.clock(), place)
+        if isinstance(admission, Ticket):
+            return await self._wait(admission)
+        self._settle()
+        return admission
+
+    async def _wait(self, ticket: Ticket) -> Lease | Refusal:
+        waiter: asyncio.Future[Lease | Refusal] = asyncio.get_running_loop().create_future()
+        ticket.waiter = waiter
+        self._settle()
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                granted = waiter.result()
+                if isinstance(granted, Lease):
+                    self.close(granted, CLIENT_GONE)
+            else:
+                self._gate.withdraw(ticket, self.clock())
+                self._settle()
+            raise
+
+    @asynccontextmanager
+    async def slot(self, ask: Ask, place: Place | None = None) -> AsyncGenerator[Lease | Refusal]:
+        """Enter for the length of a block; a lease still open at its end is closed.
+
+        A cancelled block means that the client left; any other exception is a fault of ours and
+        says nothing about the backend.
+        """
+        admission = await self.enter(ask, place)
+        outcome = ABANDONED
+        try:
+            yield admission
+        except asyncio.CancelledError:
+            outcome = CLIENT_GONE
+            raise
+        finally:
+            if isinstance(admission, Lease):
+                self.close(admission, outcome)
+
+    def close(self, lease: Lease, outcome: Outcome) -> None:
+        """Close a lease; closing again does nothing. Synchronous, and it cannot fail."""
+        if lease.open:
+            self._gate.release(lease, outcome, self.clock())
+            self._settle()
+
+    # -- changes and views ------------------------------------------------------------------
+
+    def reconfigure(self, change: Callable[[Gate, float], T]) -> T:
+        """Apply a change to the gate and deliver what follows from it.
+
+        change: called with the gate and the time; it must not keep the gate.
+        """
+        try:
+            return change(self._gate, self.clock())
+        finally:
+            self._settle()
+
+    def view(self, parked_bytes: int = 0) -> GateView:
+        """Return a snapshot, with everything that was due applied."""
+        self._advance()
+        return take_view(self._gate, self.clock(), parked_bytes)
+
+    def parked(self, most: int) -> list[ParkedView]:
+        """Return the parked requests, at most `most` of each pool."""
+        self._advance()
+        return parked_requests(self._gate, self.clock(), most)
+
+    async def drained(self) -> None:
+        """Wait until no lease is open and nothing is parked."""
+        while self._gate.open or self._gate.parked.count:
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    def stop(self) -> None:
+        """Stop the timer; only for the end of the process."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _fire(self) -> None:
+        self._timer = None
+        self._advance()
+
+    def _advance(self) -> None:
+        self._gate.advance(self.clock())
+        self._settle()
+
+    def _settle(self) -> None:
+        """Deliver what the gate decided, until nothing follows any more, then set the timer."""
+        gate = self._gate
+        while effects := gate.take_effects():
+            for effect in effects:
+                # The door hangs a future on every ticket it parks, and is the only one to do so.
+                waiter = cast("asyncio.Future[Lease | Refusal]", effect.ticket.waiter)
+                if isinstance(effect, Granted):
+                    if waiter.done():
+                        # Cancelled in this very tick, before its task could say so.
+                        gate.release(effect.lease, CLIENT_GONE, self.clock())
+                    else:
+                        waiter.set_result(effect.lease)
+                elif not waiter.done():
+                    waiter.set_result(effect.refusal)
+        if not gate.open and not gate.parked.count:
+            self._emptied.set()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        now = self.clock()
+        event_at = self._gate.next_event_at(now)
+        if event_at is None or (self._timer is not None and self._timer_at <= event_at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = event_at
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(0.0, event_at - now), self._fire)
