@@ -6,8 +6,13 @@ echoed it). Held by tests/observe/test_exposition.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 from prometheus_client import generate_latest as text_of
-from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_of
+from prometheus_client.openmetrics.exposition import (
+    generate_latest as openmetrics_of,  # pyright: ignore[reportUnknownVariableType]
+)
 from prometheus_client.registry import Collector
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -50,5 +55,7 @@ def _quality(text: str) -> float:
 def render(collector: Collector, accept: str | None) -> tuple[bytes, str]:
     """Return the page and its Content-Type."""
     if prefers_openmetrics(accept):
-        return openmetrics_of(collector), OPENMETRICS_TYPE
+        # The library leaves this function without types.
+        encode = cast("Callable[[Collector], bytes]", openmetrics_of)
+        return encode(collector), OPENMETRICS_TYPE
     return text_of(collector), TEXT_TYPE

@@ -6,6 +6,8 @@ backwards, half a surrogate pair, or a megabyte.
 
 from __future__ import annotations
 
+import time
+
 MODEL_CHARS = 128
 PATH_CHARS = 256
 ID_CHARS = 128
@@ -37,3 +39,10 @@ def encodable(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def iso_time(at_wall: float) -> str:
+    """Return epoch seconds as UTC in ISO 8601, to the millisecond."""
+    whole_ms = int(at_wall * 1e3)
+    seconds, millis = divmod(whole_ms, 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{millis:03d}Z"

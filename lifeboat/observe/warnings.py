@@ -1,0 +1,106 @@
+"""What an operator should be told without asking, as far as the live state shows it.
+
+Source: the contract's section 7. Held by tests/observe/test_warnings.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+from lifeboat.core.view import GateView
+from lifeboat.core.vocabulary import EngineReading
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """One warning. backend: the backend it is about; None = the whole router."""
+
+    message: str
+    backend: str | None = None
+
+
+def all_warnings(
+    view: GateView,
+    urls: Mapping[str, str],
+    engines: Mapping[str, EngineReading],
+    others: tuple[Warned, ...] = (),
+) -> list[Warned]:
+    """Return the warnings found elsewhere, then those that follow from the live state."""
+    return [
+        *others,
+        *_beyond_slots(view, engines),
+        *_queueing_inside(view, engines),
+        *_shared_urls(urls),
+    ]
+
+
+def engine_is_queueing(in_flight: int, engine: EngineReading) -> bool | None:
+    """Return whether requests wait inside the engine; None where nothing tells.
+
+    A server that reports no queue but its slots gives it away: more in flight than slots.
+    """
+    if engine.waiting is not None:
+        return engine.waiting > 0
+    if engine.slots is not None:
+        return in_flight > engine.slots
+    return None
+
+
+def _beyond_slots(view: GateView, engines: Mapping[str, EngineReading]) -> list[Warned]:
+    """The slot trap: a limit above the slots moves the queue into the engine, out of sight."""
+    found: list[Warned] = []
+    for name, backend in view.backends.items():
+        engine = engines.get(name)
+        slots = None if engine is None else engine.slots
+        limit = backend.configured_limit
+        if slots is not None and (limit == 0 or limit > slots):
+            what = "has no gate" if limit == 0 else f"is {limit}"
+            found.append(
+                Warned(
+                    f"max_concurrency of {name} {what} but its server has {slots} slots: the rest "
+                    f"waits inside the server, unseen and without a TTL; set max_concurrency to "
+                    f"{slots}, or start the server with more slots",
+                    name,
+                )
+            )
+    return found
+
+
+def _queueing_inside(view: GateView, engines: Mapping[str, EngineReading]) -> list[Warned]:
+    found: list[Warned] = []
+    for name, backend in view.backends.items():
+        waiting = (engines.get(name) or EngineReading()).waiting
+        if waiting:
+            found.append(
+                Warned(
+                    f"{waiting} requests wait inside the server of {name} (it holds "
+                    f"{backend.in_flight} of ours): lower its max_concurrency, or see who else "
+                    "uses it",
+                    name,
+                )
+            )
+    return found
+
+
+def _shared_urls(urls: Mapping[str, str]) -> list[Warned]:
+    names_by_url: dict[str, list[str]] = {}
+    for name, url in urls.items():
+        names_by_url.setdefault(url.rstrip("/"), []).append(name)
+    return [
+        Warned(
+            f"{', '.join(names)} have one url, {shown_url(url)}: each gate counts only its own "
+            "requests, so the server may hold the sum of their limits"
+        )
+        for url, names in names_by_url.items()
+        if len(names) > 1
+    ]
+
+
+def shown_url(url: str) -> str:
+    """Return a url without the user and password it may carry."""
+    parts = urlsplit(url)
+    if "@" not in parts.netloc:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
