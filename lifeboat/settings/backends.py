@@ -93,15 +93,7 @@ def _read_backend(
     """Return one backend, None where anything in it was refused."""
     before = len(findings.problems)
     values = read_entry(raw, BACKEND_ENTRIES, path, document, findings)
-    where, key = document.where(path), dotted(path)
-    if isinstance(values.get("url"), str):
-        values["url"] = _read_url(str(values["url"]), path, document, findings)
-    elif "url" not in values and isinstance(raw, dict) and values.get("kind") != Kind.SIMULATED:
-        remedy = "Add its url, or say kind: simulated for one that runs embedded."
-        findings.refuse(where, key or "url", None, "has no url", remedy)
-    if "url" in values and "simulate" in values:
-        remedy = "Remove one of the two: a server with a url simulates by its own settings."
-        findings.refuse(where, f"{key}.simulate", None, "stands beside a url", remedy)
+    _judge_url(raw, values, path, document, findings)
     if len(findings.problems) > before:
         return None
     url = cast("str | None", values.get("url"))
@@ -111,6 +103,23 @@ def _read_backend(
         served = cast("Sequence[str]", values["serves"])
         values["serves"] = frozenset(Capability(word) for word in served)
     return BackendConfig(**cast("dict[str, Any]", values))
+
+
+def _judge_url(
+    raw: object, values: dict[str, object], path: KeyPath, document: Document, findings: Findings
+) -> None:
+    """Put the URL into normal spelling; refuse a missing one, and one beside `simulate`."""
+    where, key = document.where(path), dotted(path)
+    if isinstance(values.get("url"), str):
+        values["url"] = _read_url(str(values["url"]), path, document, findings)
+    elif not isinstance(raw, dict) or (*path, "url") in document.refused:
+        pass
+    elif "url" not in values and values.get("kind") != Kind.SIMULATED:
+        remedy = "Add its url, or say kind: simulated for one that runs embedded."
+        findings.refuse(where, key or "url", None, "has no url", remedy)
+    if "url" in values and "simulate" in values:
+        remedy = "Remove one of the two: a server with a url simulates by its own settings."
+        findings.refuse(where, f"{key}.simulate", None, "stands beside a url", remedy)
 
 
 def _numbered_name(path: KeyPath) -> str:

@@ -111,9 +111,12 @@ def _read_file(path: Path | None, environ: Mapping[str, str], findings: Findings
 
 
 def _settings(
-    flags: Mapping[str, object], environ: Mapping[str, str], file: _FileValues,
-    path: Path | None, findings: Findings,
-) -> Settings | None:  # fmt: skip
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    file: _FileValues,
+    path: Path | None,
+    findings: Findings,
+) -> Settings | None:
     """Return all settings, None where any value was refused."""
     before = len(findings.problems)
     values: dict[str, object] = {"config": path}
@@ -127,9 +130,12 @@ def _settings(
 
 
 def _value(
-    row: Setting, flags: Mapping[str, object], environ: Mapping[str, str], file: _FileValues,
+    row: Setting,
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    file: _FileValues,
     findings: Findings,
-) -> tuple[object, str]:  # fmt: skip
+) -> tuple[object, str]:
     """Return a setting's value and its source; faults of weaker sources count too."""
     results: list[tuple[object, str]] = []
     default = _shown(row.default)
@@ -145,9 +151,15 @@ def _value(
         )
     elif variable:
         value = parse_value(
-            row.kind, variable, ENVIRONMENT, row.env, findings,
-            default=default, secret=row.secret, plain=True,
-        )  # fmt: skip
+            row.kind,
+            variable,
+            ENVIRONMENT,
+            row.env,
+            findings,
+            default=default,
+            secret=row.secret,
+            plain=True,
+        )
         results.append((value, ENVIRONMENT))
     if row.yaml is not None and row.yaml in file.given:
         where, key = file.document.where(row.yaml), dotted(row.yaml)
@@ -161,9 +173,13 @@ def _value(
 
 
 def _with_files(
-    row: Setting, results: list[tuple[object, str]], flags: Mapping[str, object],
-    environ: Mapping[str, str], file: _FileValues, findings: Findings,
-) -> list[tuple[object, str]]:  # fmt: skip
+    row: Setting,
+    results: list[tuple[object, str]],
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    file: _FileValues,
+    findings: Findings,
+) -> list[tuple[object, str]]:
     """Return `results` with what the `_FILE` variants say; both at one level are a problem."""
     flag_value, file_value = flags.get(f"{row.name}_file"), file.given.get(row.file_yaml)
     named = [
@@ -235,9 +251,15 @@ def _check_together(settings: Settings, any_backend: bool, findings: Findings) -
             f"({settings.queue_ttl_s:g} s): no parked request will ever be boosted"
         )
     address = settings.admin_addr
-    if address is not None and address.port and (address.host, address.port) == (
-        settings.host, settings.port,
-    ):  # fmt: skip
+    if (
+        address is not None
+        and address.port
+        and (address.host, address.port)
+        == (
+            settings.host,
+            settings.port,
+        )
+    ):
         rule, remedy = "is the address of the first listener", "Give it another port."
         findings.refuse(
             settings.sources["admin_addr"], "LIFEBOAT_ADMIN_ADDR", str(address), rule, remedy

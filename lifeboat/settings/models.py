@@ -66,9 +66,13 @@ def _read_model(
 
 
 def _check_alias(
-    model: ModelConfig, target: str, models: Mapping[str, ModelConfig],
-    backends: Sequence[BackendConfig], document: Document, findings: Findings,
-) -> None:  # fmt: skip
+    model: ModelConfig,
+    target: str,
+    models: Mapping[str, ModelConfig],
+    backends: Sequence[BackendConfig],
+    document: Document,
+    findings: Findings,
+) -> None:
     """Refuse an alias of an alias (a circle too) or of itself, and one that hides a real model."""
     path: KeyPath = ("models", model.name, "alias_of")
     where, key = document.where(path), dotted(path)
@@ -93,9 +97,11 @@ def _check_alias(
 
 
 def _check_defaults(
-    models: Mapping[str, ModelConfig], backends: Sequence[BackendConfig],
-    document: Document, findings: Findings,
-) -> None:  # fmt: skip
+    models: Mapping[str, ModelConfig],
+    backends: Sequence[BackendConfig],
+    document: Document,
+    findings: Findings,
+) -> None:
     """Refuse two defaults for one capability, as far as the backends list their models."""
     first: dict[Capability, str] = {}
     for model in models.values():

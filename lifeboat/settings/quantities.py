@@ -193,7 +193,7 @@ class Size:
 
 
 def _range(least: float, most: float, above: bool) -> str:
-    return f"{'above' if above else 'from'} {least:g} {'and at most' if above else 'to'} {most:g}"
+    return f"{'above' if above else 'from'} {least:.15g} {'and at most' if above else 'to'} {most:.15g}"
 
 
 def _within(number: int | float, least: float, most: float, above: bool) -> int | float:

@@ -25,9 +25,16 @@ NamePath = tuple[str, ...]
 
 
 def parse_value(
-    kind: ValueType, raw: object, where: str, key: str, findings: Findings, *,
-    default: str = "", secret: bool = False, plain: bool = False,
-) -> object:  # fmt: skip
+    kind: ValueType,
+    raw: object,
+    where: str,
+    key: str,
+    findings: Findings,
+    *,
+    default: str = "",
+    secret: bool = False,
+    plain: bool = False,
+) -> object:
     """Return the typed value, or BAD with the problem recorded.
 
     default: shown in the remedy; empty where there is none to fall back to.
@@ -112,9 +119,14 @@ def read_entry(
     for path, item in flat_items(raw, rows, base, document, findings).items():
         entry, full = rows[path], (*base, *path)
         values[entry.attribute] = parse_value(
-            entry.kind, item, document.where(full), dotted(full), findings,
-            default=entry.default, secret=entry.key == "api_key",
-        )  # fmt: skip
+            entry.kind,
+            item,
+            document.where(full),
+            dotted(full),
+            findings,
+            default=entry.default,
+            secret=entry.key == "api_key",
+        )
     return values
 
 

@@ -31,11 +31,13 @@ class Document:
     """The file as plain values: dict, list, str, int, float, bool, None.
 
     name: what messages call the file. lines: the line of each key path, from 1.
+    refused: paths whose value could not be made, with the problem already recorded.
     """
 
     name: str
     tree: object = None
     lines: dict[KeyPath, int] = field(default_factory=dict[KeyPath, int])
+    refused: set[KeyPath] = field(default_factory=set[KeyPath])
 
     def where(self, path: KeyPath) -> str:
         """Return `file:line` of the nearest known part of a path."""
@@ -165,5 +167,7 @@ class _Builder:
 
         before = len(self.findings.problems)
         text = _PLACEHOLDER.sub(replacement, node.value)
-        failed = len(self.findings.problems) > before
-        return None if failed or (not text and node.style is None) else text
+        if len(self.findings.problems) > before:
+            self.document.refused.add(path)
+            return None
+        return None if not text and node.style is None else text
