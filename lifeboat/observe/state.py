@@ -72,7 +72,7 @@ def state_json(view: GateView, around: Surroundings) -> Json:
         },
         "backends": _backends(view, around, warnings),
         "warnings": [
-            {"backend": None if w.backend is None else encodable(w.backend), "message": encodable(w.message)}
+            {"backend": w.backend and encodable(w.backend), "message": encodable(w.message)}
             for w in warnings
         ],
         "sources": dict(around.sources),
