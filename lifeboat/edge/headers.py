@@ -1,0 +1,181 @@
+"""The header table: what crosses the router, in both directions.
+
+Source: RFC 9110 section 7.6.1 (hop-by-hop), the contract's sections 3 (keys) and 6 (ours). Headers
+are lists of raw (name, value) pairs throughout, so that duplicates, order, spelling and bytes
+survive. Held by tests/edge_tables/test_headers.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from lifeboat.core.vocabulary import Priority
+from lifeboat.wire.framing import RawHeaders, header_values, tokens_of
+from lifeboat.wire.upstream import Target
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"http2-settings",
+        b"keep-alive",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""Headers about one connection; those named in Connection and all `Proxy-*` join them."""
+HOP_BY_HOP_PREFIX = b"proxy-"
+
+OURS_PREFIX = b"x-lifeboat-"
+"""Only the router speaks in this name: forged ones are dropped in both directions."""
+
+WAIT_MS = b"X-Lifeboat-Wait-ms"
+BACKEND = b"X-Lifeboat-Backend"
+ATTEMPTS = b"X-Lifeboat-Attempts"
+REJECT_REASON = b"X-Lifeboat-Reject-Reason"
+REQUEST_ID = b"X-Request-ID"
+PRIORITY = b"X-Lifeboat-Priority"
+
+_REPLACED_UPSTREAM = frozenset({b"host", b"content-length", b"expect", b"x-request-id"})
+"""Expect is answered by the router itself; the others are written anew."""
+_CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
+
+_SANE_ID = re.compile(rb"[!-~]{1,128}")
+_BEARER = re.compile(rb"bearer +(.+)", re.IGNORECASE | re.DOTALL)
+
+
+def upstream_headers(
+    client_headers: Iterable[tuple[bytes, bytes]],
+    *,
+    target: Target,
+    request_id: str,
+    body_length: int | None,
+    router_keys_configured: bool = False,
+    client_address: str | None = None,
+    client_scheme: str = "http",
+) -> RawHeaders:
+    """Return the headers for the backend: the client's end-to-end ones and nothing invented.
+
+    body_length: exact bytes of the body, None where no body is sent. client_address: appended to
+    X-Forwarded-For; Host and scheme go into X-Forwarded-Host and -Proto unless a proxy before us
+    said so. Credentials: a router key never goes upstream; the target's own key takes the place of
+    the client's, an empty one (`""`) sends none, and only with neither (None) do the client's pass.
+    """
+    source = list(client_headers)
+    dropped = _connection_headers(source) | _REPLACED_UPSTREAM
+    if router_keys_configured or target.api_key is not None:
+        dropped |= _CREDENTIALS
+    out: RawHeaders = [(b"Host", target.authority.encode("ascii"))]
+    out += [header for header in source if _crosses(header[0].lower(), dropped)]
+    if target.api_key:
+        key = target.api_key.encode("utf-8")
+        out.append((b"Authorization", b"Bearer " + key))
+        if header_values(source, b"x-api-key"):
+            # A client of Anthropic's protocol: its server looks there.
+            out.append((b"x-api-key", key))
+    _forwarded(out, source, client_address, client_scheme)
+    out.append((REQUEST_ID, request_id.encode("ascii")))
+    if body_length is not None:
+        out.append((b"Content-Length", b"%d" % body_length))
+    return out
+
+
+def _forwarded(
+    out: RawHeaders, source: RawHeaders, client_address: str | None, client_scheme: str
+) -> None:
+    said = {name.lower() for name, _ in out}
+    host = header_values(source, b"host")
+    if host and b"x-forwarded-host" not in said:
+        out.append((b"X-Forwarded-Host", host[0]))
+    if b"x-forwarded-proto" not in said:
+        out.append((b"X-Forwarded-Proto", client_scheme.encode("ascii")))
+    if client_address is not None:
+        before = header_values(out, b"x-forwarded-for")
+        out[:] = [header for header in out if header[0].lower() != b"x-forwarded-for"]
+        chain = b", ".join([*before, client_address.encode("ascii")])
+        out.append((b"X-Forwarded-For", chain))
+
+
+def client_headers(
+    backend_headers: Iterable[tuple[bytes, bytes]],
+    *,
+    wait_ms: int,
+    backend: str,
+    attempts: int,
+    request_id: str,
+) -> RawHeaders:
+    """Return the headers for the client: the backend's end-to-end ones, then ours, each once.
+
+    Content-Length stays as the backend said it, unless the body came chunked (RFC 9112 section
+    6.3: then it means nothing).
+    """
+    source = list(backend_headers)
+    dropped = _connection_headers(source) - {b"content-length"} | {b"x-request-id"}
+    if header_values(source, b"transfer-encoding"):
+        dropped |= {b"content-length"}
+    out = [header for header in source if _crosses(header[0].lower(), dropped)]
+    out += [
+        (WAIT_MS, b"%d" % wait_ms),
+        (BACKEND, header_text(backend)),
+        (ATTEMPTS, b"%d" % attempts),
+        (REQUEST_ID, request_id.encode("ascii")),
+    ]
+    return out
+
+
+def _connection_headers(headers: RawHeaders) -> frozenset[bytes]:
+    return HOP_BY_HOP.union(tokens_of(headers, b"connection"))
+
+
+def _crosses(lower_name: bytes, dropped: frozenset[bytes]) -> bool:
+    return lower_name not in dropped and not lower_name.startswith((HOP_BY_HOP_PREFIX, OURS_PREFIX))
+
+
+def header_text(text: str) -> bytes:
+    """Return text as a header value: what could break or forge a line becomes `?`."""
+    clean = "".join(char if char >= " " and char != "\x7f" else "?" for char in text)
+    return clean.encode("utf-8", "replace").strip()
+
+
+def sane_request_id(raw: bytes | str | None, new_id: Callable[[], str]) -> str:
+    """Return the client's request id if it is printable ASCII without blanks, at most 128 long.
+
+    Anything else (none, forged line ends, 5 KB of it) is replaced by a fresh one from `new_id`.
+    """
+    given = raw.encode("utf-8", "replace") if isinstance(raw, str) else raw
+    if given is not None and _SANE_ID.fullmatch(given):
+        return given.decode("ascii")
+    return new_id()
+
+
+def request_id_of(headers: Iterable[tuple[bytes, bytes]], new_id: Callable[[], str]) -> str:
+    """Return the request id of a request: its first X-Request-ID if sane, else a fresh one."""
+    given = header_values(list(headers), REQUEST_ID.lower())
+    return sane_request_id(given[0] if given else None, new_id)
+
+
+def priority_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[Priority, bool]:
+    """Return the priority class asked for, and whether the header was understood.
+
+    No header: normal, understood. Anything but high, normal or low (or two that differ): normal,
+    not understood, which is counted.
+    """
+    asked = {value.strip().lower() for value in header_values(list(headers), PRIORITY.lower())}
+    if not asked:
+        return Priority.NORMAL, True
+    if len(asked) == 1:
+        name = asked.pop()
+        for priority in Priority:
+            if name == priority.value.encode("ascii"):
+                return priority, True
+    return Priority.NORMAL, False
+
+
+def presented_keys(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
+    """Return every key a client shows: `Authorization: Bearer KEY` and `x-api-key: KEY`."""
+    source = list(headers)
+    bearers = (_BEARER.fullmatch(value) for value in header_values(source, b"authorization"))
+    found = [bearer.group(1).strip() for bearer in bearers if bearer is not None]
+    return (*found, *header_values(source, b"x-api-key"))

@@ -1,0 +1,182 @@
+"""aiohttp's server with JSON errors and a limit on how long a request head may take.
+
+aiohttp answers requests it cannot parse, and faults of a handler, in text/plain, before any
+middleware: only its protocol class can change that. Held by tests/wire/test_server.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler, Middleware
+from aiohttp.web_protocol import RequestHandler
+
+from lifeboat.core.rejections import REJECTIONS, ErrorType
+from lifeboat.core.vocabulary import Reason
+from lifeboat.edge.headers import request_id_of
+from lifeboat.edge.refuse import error_response, method_not_allowed, not_found
+
+MAX_LINE_BYTES = 64 * 1024
+MAX_FIELD_BYTES = 64 * 1024
+"""Request lines and headers: far above aiohttp's 8190, since tokens and tracing baggage grow."""
+DEFAULT_HEAD_TIMEOUT_S = 30.0
+"""LIFEBOAT_CLIENT_HEAD_TIMEOUT_SEC."""
+
+
+class JsonRequestHandler(RequestHandler):
+    """The protocol of one client connection.
+
+    head_timeout_s: a connection that has not sent its first whole request head by then is closed;
+    later heads fall under keepalive_timeout, which runs from the end of the last answer.
+    """
+
+    __slots__ = ("_head_timeout_s", "_head_timer")
+
+    def __init__(
+        self, manager: web.Server, *, head_timeout_s: float = DEFAULT_HEAD_TIMEOUT_S, **kwargs: Any
+    ) -> None:
+        super().__init__(manager, **kwargs)
+        self._head_timeout_s = head_timeout_s
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the clock of the first head."""
+        super().connection_made(transport)
+        self._head_timer = self._loop.call_later(self._head_timeout_s, self._check_first_head)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Stop it."""
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        super().connection_lost(exc)
+
+    def _check_first_head(self) -> None:
+        self._head_timer = None
+        if self._request_count == 0:
+            self.force_close()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what never reached a handler, or what a handler did not catch, in JSON.
+
+        Raises ConnectionError when a response has begun: the connection is broken then.
+        """
+        at_fault = status >= 500
+        if at_fault:
+            self.logger.error("a request failed", exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("the response has begun, it cannot become an error")
+        request_id = request_id_of(request.raw_headers or (), _no_id) or None
+        if at_fault:
+            text = "The router failed on this request; its log says why."
+            kind, code = ErrorType.API, "internal_error"
+        else:
+            text = f"The request is no valid HTTP: {_first_line(exc, message)}"
+            kind, code = ErrorType.INVALID_REQUEST, "invalid_request"
+        return error_response(
+            status,
+            text,
+            code=code,
+            error_type=kind,
+            request_id=request_id,
+            path=request.path,
+            close=True,
+        )
+
+
+def _no_id() -> str:
+    return ""
+
+
+def _first_line(exc: BaseException | None, message: str | None) -> str:
+    """The parser's own sentence, without the bytes it quotes below."""
+    said = exc.message if isinstance(exc, HttpProcessingError) else message
+    return (said or "it could not be parsed").strip().partition("\n")[0].rstrip(":. ")
+
+
+class _JsonServer(web.Server):
+    """Makes our protocol for every connection."""
+
+    def __init__(self, handler: Any, *, handler_args: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(handler, **kwargs)
+        self._handler_args = handler_args
+
+    def __call__(self) -> RequestHandler:
+        """Return the protocol of a new connection."""
+        return JsonRequestHandler(self, loop=self._loop, **self._handler_args)
+
+
+class JsonRunner(web.AppRunner):
+    """An AppRunner with JSON errors, handler cancellation and the router's limits.
+
+    Keyword arguments are those of web.AppRunner and JsonRequestHandler (`head_timeout_s`,
+    `keepalive_timeout`, `access_log`).
+    """
+
+    def __init__(self, app: web.Application, **kwargs: Any) -> None:
+        defaults: dict[str, Any] = {
+            # Off by default in runners: a client that hangs up would never be noticed.
+            "handler_cancellation": True,
+            # A compressed body must reach the backend as it came.
+            "auto_decompress": False,
+            "max_line_size": MAX_LINE_BYTES,
+            "max_field_size": MAX_FIELD_BYTES,
+            # The access log is ours.
+            "access_log": None,
+        }
+        super().__init__(app, **(defaults | kwargs))
+
+    async def _make_server(self) -> web.Server:
+        made = await super()._make_server()
+        handler_args = dict(self._kwargs)
+        cancellation = bool(handler_args.pop("handler_cancellation"))
+        return _JsonServer(
+            made.request_handler,
+            request_factory=made.request_factory,
+            handler_cancellation=cancellation,
+            handler_args=handler_args,
+        )
+
+
+def json_errors(new_id: Callable[[], str]) -> Middleware:
+    """Return the middleware that turns aiohttp's own HTTP errors (404, 405, 413) into JSON."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            request_id = request_id_of(request.raw_headers, new_id)
+            path = request.raw_path
+            match error:
+                case web.HTTPMethodNotAllowed():
+                    allow = sorted(error.allowed_methods)
+                    return method_not_allowed(request.method, path, allow, request_id=request_id)
+                case web.HTTPNotFound():
+                    return not_found(path, request_id=request_id)
+                case web.HTTPRequestEntityTooLarge():
+                    row = REJECTIONS[Reason.BODY_TOO_LARGE]
+                    return error_response(
+                        row.status,
+                        f"{row.when}. {row.advice}",
+                        code=row.wire_reason,
+                        request_id=request_id,
+                        path=path,
+                        close=True,
+                    )
+                case _:
+                    return error_response(
+                        error.status, error.reason, code=None, request_id=request_id, path=path
+                    )
+
+    return middleware

@@ -1,0 +1,252 @@
+"""One request and its answer on one upstream connection.
+
+Invariants, held by tests/wire/test_upstream.py:
+- The body is bounded in memory: reading from the backend pauses above HIGH_WATER_BYTES.
+- `ended` turns True, and the callbacks run, in the same step in which the last byte was parsed.
+- A cut or silent answer is an error for ever; it never looks like a clean end.
+- Only silence of the backend counts against the timeouts, never a pause of our own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from lifeboat.core.vocabulary import Verdict
+from lifeboat.wire.framing import BadAnswerError, RawHeaders, ResponseHead, ResponseReader
+from lifeboat.wire.upstream import UpstreamError
+
+HIGH_WATER_BYTES = 128 * 1024
+"""Above this much unread body the connection is not read any more."""
+LOW_WATER_BYTES = 32 * 1024
+"""Below this much it is read again."""
+MOST_BYTES_A_READ = 64 * 1024
+"""Waiting pieces are handed on joined up to this size: fewer writes to a client that lags."""
+
+
+class Exchange:
+    """Implements `upstream.Answer`; the connection feeds it.
+
+    transport: of the connection, for flow control and abort. on_clean_end: called once, with
+    whether the connection may serve another request.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_ended",
+        "_error",
+        "_idle_timeout_s",
+        "_loop",
+        "_on_clean_end",
+        "_on_ended",
+        "_paused",
+        "_reader",
+        "_timer",
+        "_transport",
+        "_waiter",
+        "_waiting_since",
+        "fresh_retry",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        *,
+        is_head: bool,
+        idle_timeout_s: float,
+        on_clean_end: Callable[[bool], None],
+    ) -> None:
+        self.fresh_retry = False
+        self._loop = loop
+        self._transport = transport
+        self._reader = ResponseReader(is_head=is_head)
+        self._idle_timeout_s = idle_timeout_s
+        self._on_clean_end = on_clean_end
+        self._on_ended: list[Callable[[], None]] = []
+        self._ended = False
+        self._closed = False
+        self._error: UpstreamError | None = None
+        self._paused = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._waiting_since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ---- what the reader of the answer sees ---------------------------------------------------
+
+    @property
+    def _head(self) -> ResponseHead:
+        head = self._reader.head
+        if head is None:
+            raise RuntimeError("the response head is not complete yet")
+        return head
+
+    @property
+    def status(self) -> int:
+        """HTTP status of the backend."""
+        return self._head.status
+
+    @property
+    def reason(self) -> bytes:
+        """Reason phrase as it stood on the wire."""
+        return self._head.reason
+
+    @property
+    def headers(self) -> RawHeaders:
+        """Header lines, in order."""
+        return self._head.headers
+
+    @property
+    def ended(self) -> bool:
+        """The body is complete."""
+        return self._ended
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call back at the clean end; now, if it is past."""
+        if self._ended:
+            callback()
+        else:
+            self._on_ended.append(callback)
+
+    async def head_complete(self, first_byte_timeout_s: float) -> None:
+        """Wait for the head. Raises UpstreamError."""
+        self._timer = self._loop.call_later(
+            first_byte_timeout_s,
+            self._fail,
+            Verdict.FIRST_BYTE_TIMEOUT,
+            f"no response head within {first_byte_timeout_s:g} s",
+        )
+        while self._reader.head is None:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        self._drop_timer()
+
+    def take_ready(self) -> bytes:
+        """Body bytes that wait already."""
+        reader = self._reader
+        piece = reader.take(MOST_BYTES_A_READ)
+        if self._paused and reader.buffered_bytes < LOW_WATER_BYTES:
+            self._resume()
+        return piece
+
+    async def read(self) -> bytes:
+        """The next body bytes; b"" at the clean end. Raises UpstreamError."""
+        while True:
+            piece = self.take_ready()
+            if piece:
+                return piece
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                return b""
+            self._waiting_since = self._loop.time()
+            if self._timer is None:
+                self._timer = self._loop.call_later(self._idle_timeout_s, self._check_idle)
+            await self._wait()
+
+    def abort(self) -> None:
+        """Close at once, unless the body ended."""
+        self._fail(Verdict.ABANDONED, "given up by the router")
+
+    def release(self) -> None:
+        """Be done with this answer."""
+        self.abort()
+        self._reader.pieces.clear()
+
+    # ---- what the connection tells ------------------------------------------------------------
+
+    def bytes_came(self, data: bytes) -> None:
+        """Parse what was read from the backend."""
+        if self._closed:
+            return
+        reader = self._reader
+        try:
+            reader.feed(data)
+        except BadAnswerError as error:
+            self._fail(Verdict.RESET, str(error))
+            return
+        if reader.done:
+            self._end(keep_alive=self._head.keep_alive and not reader.excess)
+        elif not self._paused and reader.buffered_bytes > HIGH_WATER_BYTES:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        """The connection is gone, in order (None) or not."""
+        if self._closed:
+            return
+        if error is not None:
+            self._fail(Verdict.RESET, str(error) or type(error).__name__)
+            return
+        try:
+            self._reader.feed_eof()
+        except BadAnswerError as bad:
+            self._fail(Verdict.RESET, str(bad))
+        else:
+            self._end(keep_alive=False)
+            self._wake()
+
+    # ---- inside -------------------------------------------------------------------------------
+
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _drop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _resume(self) -> None:
+        self._paused = False
+        if not self._closed and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _end(self, *, keep_alive: bool) -> None:
+        self._closed = self._ended = True
+        self._drop_timer()
+        if self._paused:
+            self._paused = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+        # What is still unsent of the request (an early answer) would be read as the next one.
+        unsent = self._transport.get_write_buffer_size() > 0
+        self._on_clean_end(keep_alive and not unsent)
+        callbacks, self._on_ended = self._on_ended, []
+        for callback in callbacks:
+            callback()
+
+    def _fail(self, verdict: Verdict, detail: str) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._on_ended.clear()
+        self._error = UpstreamError(
+            verdict, detail, request_sent=True, answer_begun=self._reader.head is not None
+        )
+        self._drop_timer()
+        self._transport.abort()
+        self._wake()
+
+    def _check_idle(self) -> None:
+        """One lazy timer an answer: a chunk costs a clock reading, not a timer."""
+        left_s = self._idle_timeout_s
+        if self._waiter is not None:
+            left_s -= self._loop.time() - self._waiting_since
+            if left_s <= 0.0:
+                self._fail(
+                    Verdict.IDLE_TIMEOUT, f"the answer was silent for {self._idle_timeout_s:g} s"
+                )
+                return
+        # A millisecond's grace, lest a timer that fires a hair early spins.
+        self._timer = self._loop.call_later(max(left_s, 0.001), self._check_idle)
