@@ -16,10 +16,11 @@ from typing import TypeVar, cast
 
 from lifeboat.core.gate import Gate, Granted
 from lifeboat.core.queue import Place, Ticket
+from lifeboat.core.rules import GateRules
 from lifeboat.core.seat import Lease
 from lifeboat.core.snapshot import parked_requests, take_view
 from lifeboat.core.view import GateView, ParkedView
-from lifeboat.core.vocabulary import Ask, Outcome, Refusal, Verdict
+from lifeboat.core.vocabulary import Ask, Capability, Outcome, Reason, Refusal, Verdict
 
 T = TypeVar("T")
 
@@ -94,6 +95,18 @@ class Door:
             self._gate.release(lease, outcome, self.clock())
             self._settle()
 
+    def exclude(self, lease: Lease) -> None:
+        """Keep a request away from the backend that failed it, until that backend recovers."""
+        self._gate.exclude(lease.place, lease)
+
+    def note_dispatch(self, lease: Lease) -> None:
+        """Count a request that is being sent under a lease."""
+        self._gate.note_dispatch(lease)
+
+    def note_rejected(self, pool: str | None, reason: Reason) -> None:
+        """Count a refusal that is being sent."""
+        self._gate.note_rejected(pool, reason)
+
     # -- changes and views ------------------------------------------------------------------
 
     def reconfigure(self, change: Callable[[Gate, float], T]) -> T:
@@ -105,6 +118,20 @@ class Door:
             return change(self._gate, self.clock())
         finally:
             self._settle()
+
+    def caps(self, model: str, capability: Capability) -> tuple[int, ...]:
+        """Return the input caps on the way of such requests: where a count may decide."""
+        route = self._gate.seats.directory.route(model, capability)
+        return () if isinstance(route, Refusal) else route.caps
+
+    def pool_of(self, model: str) -> str:
+        """Return the pool that requests for this name are counted under."""
+        return self._gate.pool_of(model)
+
+    @property
+    def rules(self) -> GateRules:
+        """The settings the gate obeys now."""
+        return self._gate.rules
 
     def view(self, parked_bytes: int = 0) -> GateView:
         """Return a snapshot, with everything that was due applied."""

@@ -120,7 +120,7 @@ class Gate:
             self._seq += 1
             place = Place(now, self._seq)
             if self.draining:
-                return self._refuse(refusals.shutting_down(self._pool_of(ask.model)))
+                return self._refuse(refusals.shutting_down(self.pool_of(ask.model)))
         route = self.seats.directory.route(ask.model, ask.capability)
         if isinstance(route, Refusal):
             return self._refuse(route)
@@ -282,7 +282,8 @@ class Gate:
         self.refused += 1
         return refusal
 
-    def _pool_of(self, model: str) -> str:
+    def pool_of(self, model: str) -> str:
+        """Return the pool that requests for this name are counted under."""
         return model if model in self.seats.directory.members else UNKNOWN_POOL
 
     def _key(self, route: Route, ask: Ask, place: Place) -> frozenset[str] | None:
