@@ -147,8 +147,8 @@ def modes_page() -> str:
         table(head, lines),
         "\n".join(notes),
         f"Case and `_` for `-` do not matter; {aliases}. A request parked for the boost "
-        f"({_default(defaults['boost_s'])}) or longer goes before every fresher one, in every mode; "
-        "then the priority class decides (`X-Lifeboat-Priority`), then the order above.",
+        f"({_default(defaults['boost_s'])}) or longer goes before every fresher one, in every "
+        "mode; then the priority class decides (`X-Lifeboat-Priority`), then the order above.",
     )
 
 

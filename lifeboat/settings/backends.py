@@ -112,7 +112,7 @@ def _judge_url(
     where, key = document.where(path), dotted(path)
     if isinstance(values.get("url"), str):
         values["url"] = _read_url(str(values["url"]), path, document, findings)
-    elif not isinstance(raw, dict) or (*path, "url") in document.refused:
+    elif not isinstance(raw, dict | None) or (*path, "url") in document.refused:
         pass
     elif "url" not in values and values.get("kind") != Kind.SIMULATED:
         remedy = "Add its url, or say kind: simulated for one that runs embedded."

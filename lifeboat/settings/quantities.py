@@ -19,8 +19,8 @@ from lifeboat.settings.values import (
 )
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
-_NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?")
-_DURATION = re.compile(r"([0-9.]{1,20})\s*(ms|s|m|h|d)?")
+_NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,3})?")
+_DURATION = re.compile(r"([0-9.]{1,40})\s*(ms|s|m|h|d)?")
 _SIZE = re.compile(r"([0-9]{1,18})\s*(B|KiB|MiB|GiB|TiB|kB|MB|GB|TB)?", re.IGNORECASE)
 
 SECONDS_PER_UNIT: Mapping[str, float] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -193,7 +193,9 @@ class Size:
 
 
 def _range(least: float, most: float, above: bool) -> str:
-    return f"{'above' if above else 'from'} {least:.15g} {'and at most' if above else 'to'} {most:.15g}"
+    if above:
+        return f"above {least:.15g} and at most {most:.15g}"
+    return f"from {least:.15g} to {most:.15g}"
 
 
 def _within(number: int | float, least: float, most: float, above: bool) -> int | float:
