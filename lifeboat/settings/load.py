@@ -17,6 +17,8 @@ from lifeboat.settings.problems import ConfigErrors, Findings, nearest
 from lifeboat.settings.reading import NamePath, flat_items, parse_value
 from lifeboat.settings.shapes import Configuration, Settings
 from lifeboat.settings.table import SETTINGS, TOP_LEVEL_KEYS, Setting, environment_names
+from lifeboat.settings.texts import FilePath
+from lifeboat.settings.values import BadValueError
 from lifeboat.settings.yamlfile import Document, dotted, read_document
 
 DEFAULT_FILE = "backends.yaml"
@@ -86,7 +88,10 @@ def _config_path(
     if not named:
         path = directory / DEFAULT_FILE
         return path if path.is_file() else None
-    path = directory / Path(str(named)).expanduser()
+    try:
+        path = directory / FilePath().parse(named)
+    except BadValueError:
+        return None  # The row of the setting says so.
     if not path.is_file():
         where, key = (FLAG, "--config") if flags.get("config") else (ENVIRONMENT, "LIFEBOAT_CONFIG")
         findings.refuse(where, key, str(named), "is no file", "Name a file that is there.")
@@ -205,9 +210,9 @@ def _read_secret(
 ) -> str | None:
     """Return the text of a file that holds a secret."""
     try:
-        return (directory / Path(str(raw)).expanduser()).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "is not UTF-8 text"
+        return (directory / FilePath().parse(raw)).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no path of a UTF-8 text"
         remedy = "Name a readable file that holds the secret and nothing else."
         findings.refuse(where, key, raw, f"cannot be read: {reason}", remedy)
         return None

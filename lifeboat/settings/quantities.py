@@ -35,7 +35,7 @@ def _integer(raw: object) -> int:
     if isinstance(raw, int) and not isinstance(raw, bool):
         return raw
     if isinstance(raw, str) and _INTEGER.fullmatch(raw.strip()):
-        return int(raw)
+        return int(raw.strip())
     raise BadValueError
 
 

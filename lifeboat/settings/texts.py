@@ -48,7 +48,10 @@ class FilePath:
         """Return the path; whether it exists is checked where it matters."""
         if not isinstance(raw, str) or not raw.strip() or "\x00" in raw:
             raise BadValueError
-        return Path(raw).expanduser()
+        try:
+            return Path(raw.strip()).expanduser()
+        except RuntimeError:
+            raise BadValueError("Name a home directory that is there") from None
 
     def schema(self) -> JsonSchema:
         """Return the schema."""

@@ -125,6 +125,7 @@ def test_the_file_may_be_named_and_must_then_be_there(tmp_path: Path) -> None:
     by_variable = configure(tmp_path, environ={"LIFEBOAT_CONFIG": "other.yaml"})
     assert by_variable.path == by_variable.settings.config == tmp_path / "other.yaml"
     assert by_variable.settings.sources["config"] == "environment"
+    assert len(faults(tmp_path, environ={"LIFEBOAT_CONFIG": "~nobody-of-that-name/x"})) == 1
     found = faults(tmp_path, flags={"config": "none.yaml"})
     assert found == ["flag: --config = 'none.yaml': is no file. Name a file that is there."]
 
@@ -166,6 +167,7 @@ def test_a_file_of_a_stronger_source_beats_a_value_of_a_weaker(tmp_path: Path) -
     [
         ({"LIFEBOAT_API_KEYS": ""}, "is set but empty, which protects nothing"),
         ({"LIFEBOAT_ADMIN_TOKEN": "a b"}, "LIFEBOAT_ADMIN_TOKEN = (hidden): must be one key"),
+        ({"LIFEBOAT_API_KEYS_FILE": "binary"}, "cannot be read: no path of a UTF-8 text"),
         ({"LIFEBOAT_API_KEYS_FILE": "none"}, "cannot be read: No such file"),
         ({"LIFEBOAT_API_KEYS_FILE": "empty"}, "LIFEBOAT_API_KEYS_FILE = (hidden): must be keys"),
         ({"LIFEBOAT_API_KEYS": "a", "LIFEBOAT_API_KEYS_FILE": "keys"}, "stands beside api_keys"),
@@ -176,6 +178,7 @@ def test_a_faulty_secret_stops_the_start_and_is_not_shown(
 ) -> None:
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "keys").write_text("k")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
     found = faults(tmp_path, ONE, environ)
     assert len(found) == 1
     assert told in found[0]

@@ -38,6 +38,7 @@ ACCEPTED: list[tuple[ValueType, object, object]] = [
     (Boolean(), 0, False),
     (COUNT, "4", 4),
     (COUNT, " 4 ", 4),
+    (COUNT, "4\x1f", 4),
     (COUNT, 100, 100),
     (FRACTION, "0.5", 0.5),
     (FRACTION, 1, 1),
@@ -77,6 +78,7 @@ ACCEPTED: list[tuple[ValueType, object, object]] = [
 ]
 
 REFUSED: list[tuple[ValueType, object]] = [
+    (FilePath(), "~nobody-of-that-name/x"),
     (Boolean(), "maybe"),
     (Boolean(), 2),
     (Boolean(), 1.0),
