@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar, cast
 
 from lifeboat.core.gate import Gate, Granted
+from lifeboat.core.ledger import BodyLedger
 from lifeboat.core.queue import Place, Ticket
 from lifeboat.core.rules import GateRules
 from lifeboat.core.seat import Lease
@@ -37,6 +38,8 @@ class Door:
     def __init__(self, gate: Gate, clock: Callable[[], float]) -> None:
         self._gate = gate
         self.clock = clock
+        self.changes = 0
+        """Steps the gate has taken: watchers compare it to know whether to look again."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._emptied = asyncio.Event()
@@ -128,6 +131,15 @@ class Door:
         """Return the pool that requests for this name are counted under."""
         return self._gate.pool_of(model)
 
+    def bytes_full(self, pool: str, ledger: BodyLedger) -> Refusal:
+        """Return the refusal of a pool whose bodies take more memory than its share."""
+        return self._gate.bytes_full(pool, ledger, self.clock())
+
+    @property
+    def draining(self) -> bool:
+        """Whether new requests are refused because the router shuts down."""
+        return self._gate.draining
+
     @property
     def rules(self) -> GateRules:
         """The settings the gate obeys now."""
@@ -135,7 +147,10 @@ class Door:
 
     def view(self, parked_bytes: int = 0) -> GateView:
         """Return a snapshot, with everything that was due applied."""
+        changes = self.changes
         self._advance()
+        # Looking is no change: a watcher that looks must not wake the other watchers.
+        self.changes = changes
         return take_view(self._gate, self.clock(), parked_bytes)
 
     def parked(self, most: int) -> list[ParkedView]:
@@ -168,6 +183,7 @@ class Door:
     def _settle(self) -> None:
         """Deliver what the gate decided, until nothing follows any more, then set the timer."""
         gate = self._gate
+        self.changes += 1
         while effects := gate.take_effects():
             for effect in effects:
                 # The door hangs a future on every ticket it parks, and is the only one to do so.

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from lifeboat.core import refusals
 from lifeboat.core.fit import Route, too_large
 from lifeboat.core.health import Probe
+from lifeboat.core.ledger import BodyLedger
 from lifeboat.core.parked import NOBODY, Parked
 from lifeboat.core.pool import Pool
 from lifeboat.core.queue import Place, Ticket, TicketState
@@ -70,6 +71,21 @@ class Refused:
     refusal: Refusal
 
 
+class Room(NamedTuple):
+    """A decision: there is room, and this backend is chosen."""
+
+    pool_name: str
+    seat: Seat
+
+
+class Parking(NamedTuple):
+    """A decision: no room now, the request waits in this lane."""
+
+    pool_name: str
+    lane: frozenset[str]
+
+
+Decision: TypeAlias = Room | Parking | Refusal
 Effect: TypeAlias = Granted | Refused
 Admission: TypeAlias = Lease | Ticket | Refusal
 
@@ -119,31 +135,42 @@ class Gate:
         if place is None:
             self._seq += 1
             place = Place(now, self._seq)
-            if self.draining:
-                return self._refuse(refusals.shutting_down(self.pool_of(ask.model)))
+        decision = self.judge(ask, place, now, first=first)
+        if isinstance(decision, Refusal):
+            self.refused += 1
+            return decision
+        pool = self.pools[decision.pool_name]
+        if first and pool.rate is not None and ask.gated:
+            pool.rate.take(now)
+        if isinstance(decision, Room):
+            return self._grant(ask, place, pool, decision.seat, now)
+        return self._park(ask, place, pool, decision.lane, now)
+
+    def judge(self, ask: Ask, place: Place, now: float, *, first: bool) -> Decision:
+        """Decide on a request without acting on it: what `admit` does, and what `explain` says."""
+        if first and self.draining:
+            return refusals.shutting_down(self.pool_of(ask.model))
         route = self.seats.directory.route(ask.model, ask.capability)
         if isinstance(route, Refusal):
-            return self._refuse(route)
+            return route
         if ask.backend is not None:
-            return self._admit_to(ask.backend, ask, place, route, now)
+            return self._judge_maker(ask.backend, ask, route, now)
         key = self._key(route, ask, place)
         if key is None:
-            return self._refuse(too_large(route, ask.estimate))
+            return too_large(route, ask.estimate)
         seats = self.seats.of(key)
-        if not ask.gated:
-            free = [seat for seat in seats if seat.in_service]
-        else:
-            free = [seat for seat in seats if seat.has_room]
         pool = self.pools[route.pool]
         if first and pool.rate is not None and ask.gated:
             wait_s = pool.rate.wait_s(now)
             if wait_s > 0.0:
-                return self._refuse(refusals.rate_limited(self, pool, seats, wait_s))
+                return refusals.rate_limited(self, pool, seats, wait_s)
+        if ask.gated:
+            free = [seat for seat in seats if seat.has_room]
+        else:
+            free = [seat for seat in seats if seat.in_service]
         if free:
-            if first and pool.rate is not None and ask.gated:
-                pool.rate.take(now)
-            return self._grant(ask, place, pool, self._selection.choose(free), now)
-        return self._park_or_refuse(ask, place, route, key, now, first=first)
+            return Room(pool.name, self._selection.choose(free))
+        return self._judge_overflow(ask, place, route, key, now, first=first)
 
     def release(self, lease: Lease, outcome: Outcome, now: float) -> None:
         """Close a lease with its outcome; the freed slot passes on. Closing again does nothing."""
@@ -193,6 +220,11 @@ class Gate:
         self.rejected[reason] += 1
         pool = self.pools.get(pool_name or UNKNOWN_POOL, self.pools[UNKNOWN_POOL])
         pool.rejected[reason] += 1
+
+    def bytes_full(self, pool_name: str, ledger: BodyLedger, now: float) -> Refusal:
+        """Return the refusal of a pool whose bodies take more memory than its share."""
+        pool = self.pools[pool_name]
+        return refusals.bytes_full(self, pool, ledger.held(pool_name), ledger.bound_bytes, now)
 
     # -- time -------------------------------------------------------------------------------
 
@@ -278,10 +310,6 @@ class Gate:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _refuse(self, refusal: Refusal) -> Refusal:
-        self.refused += 1
-        return refusal
-
     def pool_of(self, model: str) -> str:
         """Return the pool that requests for this name are counted under."""
         return model if model in self.seats.directory.members else UNKNOWN_POOL
@@ -301,15 +329,15 @@ class Gate:
         seat = self.seats.by_name.get(name)
         return seat is not None and seat.standing.epoch == place.excluded[name]
 
-    def _admit_to(self, name: str, ask: Ask, place: Place, route: Route, now: float) -> Admission:
-        """Admit to one named backend, or say that it cannot take the request now; never parks."""
+    def _judge_maker(self, name: str, ask: Ask, route: Route, now: float) -> Decision:
+        """One named backend, or the reason why it cannot take the request now; never parks."""
         seat = self.seats.by_name.get(name)
         pool = self.pools[route.pool]
         if seat is None or not seat.standing.live:
-            return self._refuse(refusals.maker_gone(self, pool, name))
+            return refusals.maker_gone(self, pool, name)
         if ask.gated and not seat.has_room:
-            return self._refuse(refusals.no_room(self, pool, (seat,), now))
-        return self._grant(ask, place, pool, seat, now)
+            return refusals.no_room(self, pool, (seat,), now)
+        return Room(pool.name, seat)
 
     def _grant(self, ask: Ask, place: Place, pool: Pool, seat: Seat, now: float) -> Lease:
         if ask.gated:
@@ -320,31 +348,33 @@ class Gate:
         self.open += 1
         return Lease(ask, place, pool.name, seat, now)
 
-    def _park_or_refuse(
+    def _judge_overflow(
         self, ask: Ask, place: Place, route: Route, key: frozenset[str], now: float, *, first: bool
-    ) -> Admission:
+    ) -> Decision:
+        """No room now: park, or the reason why not."""
         pool = self.pools[route.pool]
         rules = self.rules
         seats = self.seats.of(key)
         if not ask.gated or not any(seat.in_service for seat in seats):
             if not (ask.gated and rules.holds):
-                return self._refuse(refusals.nothing_in_service(self, pool, route, now))
+                return refusals.nothing_in_service(self, pool, route, now)
         elif not rules.queues(pool.name) and place.ttl_s is None:
-            return self._refuse(refusals.no_room(self, pool, seats, now))
+            return refusals.no_room(self, pool, seats, now)
         if not self._parks:
-            return self._refuse(refusals.shutting_down(pool.name))
+            return refusals.shutting_down(pool.name)
         if first and pool.depth >= self.ceiling(pool):
-            return self._refuse(refusals.queue_full(self, pool, seats, now))
+            return refusals.queue_full(self, pool, seats, now)
+        if place.ttl_s is not None and place.parked_s >= place.ttl_s:
+            return refusals.queue_timeout(self, pool, seats, place.parked_s, now)
+        return Parking(pool.name, key)
+
+    def _park(self, ask: Ask, place: Place, pool: Pool, lane: frozenset[str], now: float) -> Ticket:
         if place.ttl_s is None:
-            place.ttl_s = rules.ttl_of(pool.name)
-        left_s = place.ttl_s - place.parked_s
-        if left_s <= 0.0 and not first:
-            return self._refuse(refusals.queue_timeout(self, pool, seats, place.parked_s, now))
-        if first and pool.rate is not None:
-            pool.rate.take(now)
-        ticket = Ticket(ask, place, pool.name, now, now + left_s)
+            place.ttl_s = self.rules.ttl_of(pool.name)
+        deadline = now + place.ttl_s - place.parked_s
+        ticket = Ticket(ask, place, pool.name, now, deadline)
         pool.park(ticket)
-        self.parked.add(ticket, key)
+        self.parked.add(ticket, lane)
         return ticket
 
     def ceiling(self, pool: Pool) -> int:

@@ -34,6 +34,15 @@ class BodyLedger:
         accounts = len(self._held) + (0 if account in self._held else 1)
         return self.held(account) + more_bytes <= self.bound_bytes // accounts
 
+    def fits(self, source: str, target: str, count_bytes: int) -> bool:
+        """Return whether bytes held in one account may move to another: its share decides."""
+        if self.total_bytes <= self.bound_bytes:
+            return True
+        accounts = len(self._held) + (0 if target in self._held else 1)
+        if self.held(source) == count_bytes:
+            accounts -= 1
+        return self.held(target) + count_bytes <= self.bound_bytes // max(accounts, 1)
+
     def take(self, account: str, count_bytes: int) -> None:
         """Charge bytes to an account."""
         if count_bytes:
