@@ -18,6 +18,7 @@ import click
 from lifeboat.cli.main import main as lifeboat_command
 from lifeboat.core.modes import MODE_ALIASES, MODES
 from lifeboat.core.rejections import REJECT_STATUSES, REJECTIONS
+from lifeboat.edge.endpoints import ENDPOINTS
 from lifeboat.observe.metric_table import METRICS
 from lifeboat.settings.entries import BACKEND_ENTRIES, MODEL_ENTRIES, Entry
 from lifeboat.settings.schema import schema_text
@@ -206,6 +207,34 @@ def metrics_page() -> str:
     )
 
 
+def endpoints_page() -> str:
+    """Return the page of proxied paths."""
+    head = ("path", "methods", "what", "capability", "model", "body", "slot", "sent again")
+    rows = [
+        (
+            code(row.path),
+            ", ".join(row.methods),
+            row.summary,
+            row.capability.value,
+            row.model.value,
+            row.body.value,
+            "yes" if row.gated else "no",
+            row.replay.value,
+        )
+        for row in ENDPOINTS
+    ]
+    return page(
+        "Proxied endpoints",
+        "`lifeboat/edge/endpoints.py`",
+        "Each path asks for one capability (`serves` of a backend). Where the model is optional "
+        "and left out, the only pool with that capability is meant, else the model marked `default: "
+        "true`, else the answer is a 400 that lists the choices. Paths without a slot do no "
+        "inference and are never gated. *Sent again*: whether a request whose connection was lost "
+        "before its answer began may go to another backend, once.",
+        table(head, rows),
+    )
+
+
 def commands_page() -> str:
     """Return the page of commands, from their own help."""
     context = click.Context(
@@ -229,6 +258,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/modes.md": modes_page,
     "docs/reference/rejections.md": rejections_page,
     "docs/reference/metrics.md": metrics_page,
+    "docs/reference/endpoints.md": endpoints_page,
     "lifeboat/backends.schema.json": schema_text,
     "docs/reference/commands.md": commands_page,
 }

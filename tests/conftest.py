@@ -1,4 +1,4 @@
-"""What every test gets: none of the operator's LIFEBOAT_* variables, and examples without a clock."""
+"""What every test gets: none of the operator's variables, and examples without a clock."""
 
 from __future__ import annotations
 
