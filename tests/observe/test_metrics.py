@@ -495,3 +495,14 @@ def test_errors_of_observers_are_shown() -> None:
     observers.finished(finished())
     assert scene.value("lifeboat_observer_errors_total") == 1
     assert scene.value("lifeboat_lb_responses_total", backend="sim-a", code="200") == 1
+
+
+def test_a_reading_may_be_rendered_while_counting_goes_on() -> None:
+    scene = Scene(view((backend("sim-a", in_flight=1),)))
+    reading = scene.metrics.read()
+    scene.view = view((backend("sim-a", in_flight=2), backend("sim-b")))
+    scene.metrics.read()
+    scene.metrics.finished(finished(backend="sim-b", status=418))
+    page = reading.render(None)[0].decode()
+    assert 'lifeboat_lb_inflight{backend="sim-a"} 1.0' in page
+    assert 'lifeboat_lb_inflight{backend="sim-b"}' not in page
