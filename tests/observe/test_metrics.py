@@ -381,8 +381,8 @@ def test_configured_models_have_their_own_series_however_many_they_are() -> None
 
 def test_what_was_removed_is_dropped_after_an_hour_and_not_before() -> None:
     scene = Scene(
-        view((backend("sim-a"), backend("old", dispatched_by_pool={"gone": 3})),
-             (pool("m"), pool("gone", ("old",), rejected=reasons(gate=2)))),
+        view((backend("sim-a"), backend("old", dispatched_by_pool={"gone": 3, "m": 1})),
+             (pool("m"), pool("gone", ("old", "sim-a"), rejected=reasons(gate=2)))),
         configured=("m", "gone"),
     )  # fmt: skip
     scene.metrics.finished(finished(backend="old", pool="gone", status=404, wait_s=1.0))
