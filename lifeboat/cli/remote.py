@@ -30,11 +30,13 @@ def default_url() -> str:
     """Return the address that the environment gives a router on this machine."""
     admin = os.environ.get("LIFEBOAT_ADMIN_ADDR")
     if admin:
-        return f"http://{admin}"
-    host = os.environ.get("LIFEBOAT_HOST") or "127.0.0.1"
-    if host in ("0.0.0.0", "::"):
-        host = "127.0.0.1"
-    port = os.environ.get("LIFEBOAT_PORT") or "8400"
+        host, _, port = admin.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+    else:
+        host = os.environ.get("LIFEBOAT_HOST") or "127.0.0.1"
+        port = os.environ.get("LIFEBOAT_PORT") or "8400"
+    # What stands for every address is one to listen on, not to call.
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

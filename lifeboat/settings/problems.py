@@ -59,9 +59,8 @@ class Findings:
         self.problems.append(Problem(where, key, shown, rule, remedy))
 
     def warn(self, text: str) -> None:
-        """Record a warning once."""
-        if text not in self.warnings:
-            self.warnings.append(text)
+        """Record a warning."""
+        self.warnings.append(text)
 
 
 def show(value: object) -> str:

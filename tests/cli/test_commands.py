@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 import lifeboat
 from lifeboat.cli.main import main
+from lifeboat.cli.remote import default_url
 from lifeboat.core.rejections import REJECTIONS
 from lifeboat.settings.table import SETTINGS
 
@@ -198,11 +199,28 @@ def test_status_json_is_the_state_itself(run: CliRunner, router_url: str) -> Non
     assert json.loads(call(run, "status", "--json", "--url", router_url).stdout) == STATE
 
 
-def test_the_address_comes_from_the_routers_own_variables(run: CliRunner, router_url: str) -> None:
-    host, _, port = router_url.removeprefix("http://").partition(":")
-    assert call(run, "status", LIFEBOAT_HOST="0.0.0.0", LIFEBOAT_PORT=port).exit_code == 0
-    assert call(run, "status", LIFEBOAT_ADMIN_ADDR=f"{host}:{port}").exit_code == 0
-    assert call(run, "status", "--url", f"{host}:{port}").exit_code == 0
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, "http://127.0.0.1:8400"),
+        ({"HOST": "0.0.0.0"}, "http://127.0.0.1:8400"),
+        ({"HOST": "::"}, "http://[::1]:8400"),
+        ({"HOST": "::1", "PORT": "9"}, "http://[::1]:9"),
+        ({"HOST": "router", "PORT": "9"}, "http://router:9"),
+        ({"HOST": "router", "ADMIN_ADDR": "127.0.0.1:8401"}, "http://127.0.0.1:8401"),
+        ({"ADMIN_ADDR": "0.0.0.0:8401"}, "http://127.0.0.1:8401"),
+    ],
+)
+def test_the_address_comes_from_the_routers_own_variables(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], expected: str
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(f"LIFEBOAT_{name}", value)
+    assert default_url() == expected
+
+
+def test_the_url_may_leave_out_its_scheme(run: CliRunner, router_url: str) -> None:
+    assert call(run, "status", "--url", router_url.removeprefix("http://")).exit_code == 0
 
 
 def test_no_router_is_said_clearly_and_exits_2(run: CliRunner, closed_url: str) -> None:
