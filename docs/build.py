@@ -228,9 +228,9 @@ def endpoints_page() -> str:
         "`lifeboat/edge/endpoints.py`",
         "Each path asks for one capability (`serves` of a backend). Where the model is optional "
         "and left out, the only pool with that capability is meant, else the model marked "
-        "`default: true`, else the answer is a 400 that lists the choices. Paths without a slot do no "
-        "inference and are never gated. *Sent again*: whether a request whose connection was lost "
-        "before its answer began may go to another backend, once.",
+        "`default: true`, else the answer is a 400 that lists the choices. Paths without a slot do "
+        "no inference and are never gated. *Sent again*: whether a request whose connection was "
+        "lost before its answer began may go to another backend, once.",
         table(head, rows),
     )
 
