@@ -1,4 +1,4 @@
-"""Scripted peers over raw sockets: a backend that says exactly these bytes, a client that sees them.
+"""Scripted peers over raw sockets: a backend that says exactly these bytes, a client that sees.
 
 A script is a coroutine function over a `Peer`, run once for each connection:
 
@@ -311,5 +311,5 @@ async def serving_app(app: web.Application, **runner_args: Any) -> AsyncIterator
 async def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     """Wait until a condition holds; fails the test when it does not in time."""
     async with asyncio.timeout(patience_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -144,7 +144,7 @@ def sane_request_id(raw: bytes | str | None, new_id: Callable[[], str]) -> str:
 
     Anything else (none, forged line ends, 5 KB of it) is replaced by a fresh one from `new_id`.
     """
-    given = raw.encode("utf-8", "replace") if isinstance(raw, str) else raw
+    given = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else raw
     if given is not None and _SANE_ID.fullmatch(given):
         return given.decode("ascii")
     return new_id()

@@ -31,7 +31,10 @@ def head_for(backend: ScriptedBackend, body: bytes | None = None) -> list[tuple[
 
 
 async def send(
-    upstream: PooledUpstream, backend: ScriptedBackend, body: bytes | None = b"{}", **changes: object
+    upstream: PooledUpstream,
+    backend: ScriptedBackend,
+    body: bytes | None = b"{}",
+    **changes: object,
 ) -> Answer:
     method = "GET" if body is None else "POST"
     return await upstream.send(
@@ -156,7 +159,7 @@ async def test_a_connection_that_must_not_be_reused_is_not(
         assert backend.connections == 2
 
 
-async def test_a_body_that_a_backend_sends_to_head_poisons_nothing(upstream: PooledUpstream) -> None:
+async def test_a_body_sent_in_answer_to_head_poisons_nothing(upstream: PooledUpstream) -> None:
     async def script(peer: Peer) -> None:
         received = await peer.request()
         await peer.send(OK)
@@ -309,7 +312,7 @@ async def test_no_head_in_time_is_a_first_byte_timeout(upstream: PooledUpstream)
     )
 
 
-async def test_a_backend_that_does_not_read_the_body_times_out_too(upstream: PooledUpstream) -> None:
+async def test_a_backend_that_reads_no_body_times_out_too(upstream: PooledUpstream) -> None:
     async def script(peer: Peer) -> None:
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await asyncio.sleep(30)
@@ -564,11 +567,28 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
     pem = folder / "both.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
-         "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", folder / "key.pem",
-         "-out", folder / "cert.pem"],
-        check=True, capture_output=True,
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost,IP:127.0.0.1",
+            "-keyout",
+            folder / "key.pem",
+            "-out",
+            folder / "cert.pem",
+        ],
+        check=True,
+        capture_output=True,
     )
     pem.write_bytes((folder / "key.pem").read_bytes() + (folder / "cert.pem").read_bytes())
     return pem
@@ -634,8 +654,17 @@ def test_the_authority_of_a_target(base: str, authority: str) -> None:
 
 @pytest.mark.parametrize(
     "base",
-    ["h:1", "ftp://h", "http://", "http://h:x", "http://u:p@h", "http://h/?a=b", "http://h/#f",
-     "http://h/a b", "http://h:99999"],
+    [
+        "h:1",
+        "ftp://h",
+        "http://",
+        "http://h:x",
+        "http://u:p@h",
+        "http://h/?a=b",
+        "http://h/#f",
+        "http://h/a b",
+        "http://h:99999",
+    ],
 )
 def test_a_base_url_that_cannot_be_used_says_so(base: str) -> None:
     with pytest.raises(ValueError, match="backend url"):
