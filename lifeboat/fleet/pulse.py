@@ -1,0 +1,91 @@
+"""The fleet's second hand: heartbeats that stopped, hints from the traffic, the empty to forget.
+
+One loop over all backends, cheap for those in service. Held by tests/fleet/test_pulse.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterable
+
+from lifeboat.core.gate import Gate
+from lifeboat.core.vocabulary import UNKNOWN_POOL
+from lifeboat.fleet.engine_room import EngineRoom
+from lifeboat.fleet.membership import Membership
+from lifeboat.fleet.watch import Surroundings
+
+log = logging.getLogger(__name__)
+
+_DIGITS = re.compile(r"\d+")
+
+
+class Pulse:
+    """What is looked at every second. warnings: those of the fleet now."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        membership: Membership,
+        engine_room: EngineRoom,
+        warnings: Callable[[], dict[str, list[str]]],
+    ) -> None:
+        self._around = around
+        self._membership = membership
+        self._engine_room = engine_room
+        self._warnings = warnings
+        self._logged: set[tuple[str, str]] = set()
+
+    async def run(self) -> None:
+        """Beat until cancelled; a fault of one beat is logged and the next one comes."""
+        while True:
+            try:
+                await self.beat()
+            except Exception:
+                log.exception("the fleet's pulse failed")
+            await asyncio.sleep(self._around.pace.soonest_s)
+
+    async def beat(self) -> None:
+        """Look at everything once."""
+        membership, roster = self._membership, self._around.roster
+        membership.expire()
+        roster.at_gate(self._hint)
+        roster.purge()
+        await self._engine_room.sweep(self._is_busy)
+        await membership.save()
+        self._log_warnings()
+
+    def _hint(self, gate: Gate, now: float) -> None:
+        """Tell the watches of backends out of service whether anybody wants them."""
+        roster = self._around.roster
+        for name, watch in self._membership.watches.items():
+            seat = gate.seats.by_name.get(name)
+            known = roster.present.get(name)
+            if seat is None or known is None:
+                continue
+            if seat.standing.live:
+                watch.note(live=True, traffic=0, parked=0)
+                continue
+            models: Iterable[str] = (UNKNOWN_POOL,) if known.models is None else known.models
+            pools = [pool for model in models if (pool := gate.pools.get(model)) is not None]
+            watch.note(
+                live=False,
+                traffic=sum(pool.dispatched + sum(pool.rejected.values()) for pool in pools),
+                parked=sum(pool.depth for pool in pools),
+            )
+
+    def _is_busy(self, name: str) -> bool:
+        seat = self._around.roster.seat(name)
+        return seat is not None and seat.in_flight > 0
+
+    def _log_warnings(self) -> None:
+        """Log each warning once, and again only after it was gone; figures within may change."""
+        shown: set[tuple[str, str]] = set()
+        for name, texts in self._warnings().items():
+            for text in texts:
+                key = (name, _DIGITS.sub("#", text))
+                if key not in self._logged:
+                    log.warning("%s%s", f"backend {name}: " if name else "", text)
+                shown.add(key)
+        self._logged = shown
