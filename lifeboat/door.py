@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar, cast
 
+from lifeboat.core.explain import Explanation, explain
 from lifeboat.core.gate import Gate, Granted
 from lifeboat.core.ledger import BodyLedger
 from lifeboat.core.queue import Place, Ticket
@@ -126,6 +127,11 @@ class Door:
         """Return the input caps on the way of such requests: where a count may decide."""
         route = self._gate.seats.directory.route(model, capability)
         return () if isinstance(route, Refusal) else route.caps
+
+    def explain(self, ask: Ask) -> Explanation:
+        """Return what would happen to such a request now; nothing happens."""
+        self._advance()
+        return explain(self._gate, ask, self.clock())
 
     def pool_of(self, model: str) -> str:
         """Return the pool that requests for this name are counted under."""

@@ -1,0 +1,118 @@
+"""The application: every request line to its handler, by the undecoded path.
+
+aiohttp's own router decodes paths and knows no raw ones, so one catch-all route stands before two
+tables: the endpoints that are proxied, and the router's own paths below. Unknown paths are a JSON
+404, wrong methods a 405 with Allow. Held by tests/edge/test_app.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from lifeboat.edge.admin import Admin
+from lifeboat.edge.endpoints import Endpoint, LocalPath, MethodNotAllowed, match
+from lifeboat.edge.headers import request_id_of
+from lifeboat.edge.journey import NewId
+from lifeboat.edge.pages import Pages
+from lifeboat.edge.proxy import Proxy
+from lifeboat.edge.refuse import method_not_allowed, not_found
+from lifeboat.edge.server import json_errors
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+_GET = ("GET", "HEAD")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPath:
+    """One of the router's own paths. A path that ends in `/` stands for all below it.
+
+    operators: it moves to the second listener where there is one.
+    """
+
+    path: str
+    methods: tuple[str, ...]
+    handler: Handler
+    operators: bool = True
+
+    @property
+    def local(self) -> LocalPath:
+        """The row for `Allow`."""
+        return LocalPath(self.path, self.methods)
+
+
+def own_paths(pages: Pages, admin: Admin) -> tuple[OwnPath, ...]:
+    """Return the table of the router's own paths (contract, section 4)."""
+    return (
+        OwnPath("/health", _GET, pages.health, operators=False),
+        OwnPath("/ready", _GET, pages.ready, operators=False),
+        OwnPath("/v1/models", _GET, pages.models, operators=False),
+        OwnPath("/v1/models/", _GET, pages.model, operators=False),
+        OwnPath("/metrics", _GET, pages.metrics),
+        OwnPath("/api/lb/state", _GET, pages.state),
+        OwnPath("/api/lb/state/stream", ("GET",), pages.state_stream),
+        OwnPath("/api/lb/rejections", _GET, pages.rejections),
+        OwnPath("/api/lb/explain", ("POST",), admin.explain),
+        OwnPath("/api/lb/mode", _GET, pages.mode),
+        OwnPath("/api/lb/mode", ("PUT",), admin.put_mode),
+        OwnPath("/api/lb/backends", _GET, admin.list_backends),
+        OwnPath("/api/lb/backends", ("POST",), admin.post_backend),
+        OwnPath("/api/lb/backends/", ("PATCH",), admin.patch_backend),
+        OwnPath("/api/lb/backends/", ("DELETE",), admin.delete_backend),
+    )
+
+
+class Switchboard:
+    """Finds the handler of a request line.
+
+    proxy: None for a listener that serves operators alone.
+    """
+
+    def __init__(self, own: tuple[OwnPath, ...], proxy: Proxy | None, new_id: NewId) -> None:
+        self._proxy = proxy
+        self._new_id = new_id
+        self._fixed: dict[str, dict[str, Handler]] = {}
+        self._below: dict[str, dict[str, Handler]] = {}
+        for row in own:
+            table = self._below if row.path.endswith("/") and row.path != "/" else self._fixed
+            table.setdefault(row.path, {}).update(dict.fromkeys(row.methods, row.handler))
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Serve one request."""
+        raw_path = request.raw_path
+        found = match(request.method, raw_path) if self._proxy is not None else None
+        if isinstance(found, Endpoint) and self._proxy is not None:
+            return await self._proxy.handle(request, found)
+        path = raw_path.partition("?")[0]
+        handlers = self._fixed.get(path) or self._handlers_below(path) or {}
+        handler = handlers.get(request.method)
+        if handler is not None:
+            return await handler(request)
+        request_id = request_id_of(request.raw_headers, self._new_id)
+        allow = set(handlers)
+        if isinstance(found, MethodNotAllowed):
+            allow.update(found.allow)
+        if allow:
+            return method_not_allowed(
+                request.method, raw_path, sorted(allow), request_id=request_id
+            )
+        return not_found(raw_path, request_id=request_id)
+
+    def _handlers_below(self, path: str) -> dict[str, Handler] | None:
+        for prefix, handlers in self._below.items():
+            if path.startswith(prefix) and len(path) > len(prefix):
+                return handlers
+        return None
+
+
+def application(switchboard: Switchboard, new_id: NewId) -> web.Application:
+    """Return the aiohttp application around a switchboard."""
+
+    async def body_says_continue(request: web.Request) -> None:
+        """100-continue is answered by intake, once it is known that the body is wanted."""
+
+    app = web.Application(middlewares=[json_errors(new_id)], client_max_size=0)
+    app.router.add_route("*", "/{path:.*}", switchboard.handle, expect_handler=body_says_continue)
+    return app

@@ -1,0 +1,320 @@
+"""One attempt at one backend: send, understand the answer, relay it or say why to go on.
+
+The lease is closed here, at the moment the backend is done with the request, with the outcome that
+the answer means (contract, section 5). Nothing is sent again once an answer's head is committed
+(I10). Held by tests/edge/test_failover.py over scripted backends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from lifeboat.core.answers import CLASSIFIED_STATUSES, OVERLOAD_STATUS, classify
+from lifeboat.core.seat import Lease
+from lifeboat.core.vocabulary import Kind, Outcome, Reason, Refusal, Verdict
+from lifeboat.door import ABANDONED, Door
+from lifeboat.edge.headers import client_headers, upstream_headers
+from lifeboat.edge.held import HeldAnswer
+from lifeboat.edge.journey import Journey
+from lifeboat.edge.makers import IdWatch, Maker, Makers
+from lifeboat.edge.refuse import Attempt
+from lifeboat.fleet import Fleet, Member
+from lifeboat.observe.events import GoneAt
+from lifeboat.wire.commit import error_body, first_event
+from lifeboat.wire.downstream import Ended, RelayEnd, relay
+from lifeboat.wire.framing import header_values
+from lifeboat.wire.upstream import Answer, Target, Upstream, UpstreamError
+
+MOST_SENDS = 3
+"""Sends of one request that a backend may have worked on (contract, section 5)."""
+MOST_ATTEMPTS = 64
+"""Attempts of one request in all, refusals for load included: no request spins for ever."""
+
+NOT_WORKED_ON = frozenset(
+    {Verdict.SATURATED, Verdict.LOADING, Verdict.THROTTLED, Verdict.REFUSED, Verdict.UNREACHABLE}
+)
+"""Verdicts after which another attempt cannot double any work."""
+LOOKED_INTO = CLASSIFIED_STATUSES | {OVERLOAD_STATUS}
+"""Statuses whose answers are kept back until it is known what they mean."""
+
+_ENDINGS: dict[Ended, Verdict] = {
+    Ended.CLIENT_GONE: Verdict.CLIENT_GONE,
+    Ended.CLIENT_TOO_SLOW: Verdict.CLIENT_GONE,
+    Ended.UPSTREAM_CUT: Verdict.RESET,
+    Ended.UPSTREAM_IDLE: Verdict.IDLE_TIMEOUT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """The attempt failed before any byte reached the client; the request may be tried elsewhere.
+
+    held: the backend's own answer, if it gave one and it is to be relayed when nothing is left.
+    """
+
+    held: HeldAnswer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The attempt failed and must not be repeated: this is what the client is told."""
+
+    refusal: Refusal
+
+
+class Dispatch:
+    """Sends requests under a lease.
+
+    redispatch: a request lost before its answer may be sent once more (where it is replayable).
+    write_timeout_s: longest time in which a client takes no byte.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        fleet: Fleet,
+        upstream: Upstream,
+        makers: Makers,
+        wall: Callable[[], float],
+        *,
+        redispatch: bool,
+        write_timeout_s: float,
+        router_keys: bool,
+    ) -> None:
+        self._door = door
+        self._fleet = fleet
+        self._upstream = upstream
+        self._makers = makers
+        self._wall = wall
+        self._redispatch = redispatch
+        self._write_timeout_s = write_timeout_s
+        self._router_keys = router_keys
+        self._targets: dict[str, tuple[Member, Target]] = {}
+        self.draining = False
+
+    async def attempt(self, journey: Journey, lease: Lease) -> web.StreamResponse | GoOn | GiveUp:
+        """Send the request to the lease's backend; return the response once it is relayed."""
+        member = self._fleet.member(lease.backend)
+        if member is None:
+            # Removed between the grant and now: the request goes where it may.
+            self._door.close(lease, ABANDONED)
+            self._door.exclude(lease)
+            return GoOn()
+        target = self._target(member)
+        journey.about_to_send(member.name, self._door.clock())
+        self._door.note_dispatch(lease)
+        try:
+            answer = await self._send(journey, target)
+        except UpstreamError as error:
+            if error.fresh_retry:
+                journey.sent_again()
+            return self._lost(journey, lease, error)
+        if answer.fresh_retry:
+            journey.sent_again()
+        try:
+            return await self._answered(journey, lease, member, answer)
+        except BaseException:
+            # The client left while the answer was looked into, or a fault of ours.
+            answer.abort()
+            raise
+
+    def _target(self, member: Member) -> Target:
+        known = self._targets.get(member.name)
+        if known is not None and known[0] is member:
+            return known[1]
+        target = Target(
+            member.name,
+            member.url,
+            member.api_key,
+            member.connect_timeout_s,
+            member.first_byte_timeout_s,
+            member.idle_timeout_s,
+            None if member.tls_ca_file is None else str(member.tls_ca_file),
+            member.tls_verify,
+        )
+        self._targets[member.name] = (member, target)
+        return target
+
+    async def _send(self, journey: Journey, target: Target) -> Answer:
+        request = journey.request
+        headers = upstream_headers(
+            _sendable(request, drop_encoding=journey.drop_encoding),
+            target=target,
+            request_id=journey.request_id,
+            body_length=None if journey.body is None else len(journey.body),
+            router_keys_configured=self._router_keys,
+            client_address=request.remote,
+            client_scheme=request.scheme,
+        )
+        return await self._upstream.send(
+            target, request.method, request.raw_path, headers, journey.body
+        )
+
+    def _lost(self, journey: Journey, lease: Lease, error: UpstreamError) -> GoOn | GiveUp:
+        """No answer at all: go on where that cannot double any work, else give up."""
+        verdict = error.verdict
+        if verdict is Verdict.REFUSED:
+            self._fleet.saw_refusal(lease.backend)
+        self._close(journey, lease, Outcome(verdict), error.detail)
+        self._door.exclude(lease)
+        if verdict in NOT_WORKED_ON or not error.request_sent:
+            return GoOn()
+        if verdict in (Verdict.FIRST_BYTE_TIMEOUT, Verdict.IDLE_TIMEOUT):
+            return GiveUp(_timed_out(journey, lease, error))
+        may_repeat = (
+            self._redispatch
+            and not journey.redispatched
+            and journey.sends < MOST_SENDS
+            and journey.endpoint.replayable(stored=journey.stored)
+        )
+        if may_repeat:
+            journey.redispatched = True
+            return GoOn()
+        return GiveUp(
+            Refusal(
+                Reason.BACKEND_UNREACHABLE,
+                f"the connection to {lease.backend} was lost after the request was sent, before "
+                f"any byte of an answer ({error.detail}); it is not sent again",
+                pool=journey.pool,
+            )
+        )
+
+    async def _answered(
+        self, journey: Journey, lease: Lease, member: Member, answer: Answer
+    ) -> web.StreamResponse | GoOn:
+        start = b""
+        if answer.status in LOOKED_INTO:
+            start = await error_body(answer)
+        outcome = classify(
+            answer.status,
+            _header(answer, b"content-type"),
+            start,
+            _header(answer, b"retry-after"),
+            member.kind,
+            bool(member.api_key),
+            wall_now=self._wall(),
+        )
+        if _is_event_stream(journey, member, answer):
+            start, refused = await first_event(answer)
+            if refused:
+                outcome = Outcome(Verdict.SATURATED, answer.status)
+                start += await error_body(answer)
+        if _tried_elsewhere(outcome) and answer.ended and self._has_sends_left(journey, outcome):
+            self._close(journey, lease, outcome, "")
+            if outcome.verdict is Verdict.SERVER_ERROR:
+                self._door.exclude(lease)
+            return GoOn(HeldAnswer(answer, start + answer.take_ready(), lease.backend))
+        return await self._pass_on(journey, lease, answer, outcome, start)
+
+    def _has_sends_left(self, journey: Journey, outcome: Outcome) -> bool:
+        if outcome.verdict in NOT_WORKED_ON:
+            return len(journey.attempts) < MOST_ATTEMPTS
+        return journey.sends < MOST_SENDS
+
+    async def _pass_on(
+        self, journey: Journey, lease: Lease, answer: Answer, outcome: Outcome, start: bytes
+    ) -> web.StreamResponse:
+        if journey.endpoint.makes_id and answer.status < 300:
+            maker = Maker(lease.backend, lease.ask.model)
+            answer = IdWatch(answer, lambda found: self._makers.remember(found, maker), start)
+
+        def ended() -> None:
+            self._close(journey, lease, outcome, "")
+
+        end = await self.relay_answer(journey, answer, lease.backend, start, ended)
+        verdict = _ENDINGS.get(end.ended)
+        if verdict is not None:
+            detail = "" if end.error is None else end.error.detail
+            self._close(journey, lease, Outcome(verdict, answer.status), detail)
+        return end.response
+
+    async def relay_answer(
+        self,
+        journey: Journey,
+        answer: Answer,
+        backend: str,
+        start: bytes = b"",
+        on_end: Callable[[], None] = lambda: None,
+    ) -> RelayEnd:
+        """Commit an answer and pass its bytes on; the request's body is not needed any more."""
+        journey.drop_body()
+        journey.status = answer.status
+        journey.backend = backend
+        headers = client_headers(
+            answer.headers,
+            wait_ms=journey.wait_ms,
+            backend=backend,
+            attempts=journey.sends,
+            request_id=journey.request_id,
+        )
+
+        def first_byte() -> None:
+            journey.first_byte_at = self._door.clock()
+            journey.phase = GoneAt.STREAMING
+
+        journey.first_byte_at = self._door.clock()
+        end = await relay(
+            journey.request,
+            answer,
+            answer.status,
+            answer.reason,
+            headers,
+            first=start,
+            write_timeout_s=self._write_timeout_s,
+            close=self.draining,
+            on_first_byte=first_byte,
+            on_upstream_end=on_end,
+        )
+        journey.answer_bytes = end.body_bytes
+        journey.gone = end.ended in (Ended.CLIENT_GONE, Ended.CLIENT_TOO_SLOW)
+        return end
+
+    def _close(self, journey: Journey, lease: Lease, outcome: Outcome, detail: str) -> None:
+        """Close the lease and note the attempt; only the first call for a lease counts."""
+        if not lease.open:
+            return
+        journey.verdict = outcome.verdict
+        if outcome.verdict is not Verdict.CLIENT_GONE:
+            journey.attempts.append(Attempt(lease.backend, outcome.verdict, detail, outcome.status))
+        self._door.close(lease, outcome)
+
+
+def _tried_elsewhere(outcome: Outcome) -> bool:
+    """Say whether an answer of such a meaning is kept back while others are asked."""
+    if outcome.verdict is Verdict.SERVER_ERROR:
+        # Only a plain 503 says that nothing was done; other failures are relayed, once.
+        return outcome.status == 503
+    return outcome.verdict in NOT_WORKED_ON
+
+
+def _is_event_stream(journey: Journey, member: Member, answer: Answer) -> bool:
+    """Say whether the first event decides: vLLM refuses streamed requests inside a 200."""
+    if member.kind is not Kind.VLLM or not journey.stream or answer.status != 200:
+        return False
+    content_type = _header(answer, b"content-type")
+    return content_type is not None and content_type.lower().startswith("text/event-stream")
+
+
+def _header(answer: Answer, lower_name: bytes) -> str | None:
+    values = header_values(answer.headers, lower_name)
+    return values[0].decode("latin-1") if values else None
+
+
+def _sendable(request: web.BaseRequest, *, drop_encoding: bool) -> list[tuple[bytes, bytes]]:
+    headers = list(request.raw_headers)
+    if not drop_encoding:
+        return headers
+    return [header for header in headers if header[0].lower() != b"content-encoding"]
+
+
+def _timed_out(journey: Journey, lease: Lease, error: UpstreamError) -> Refusal:
+    return Refusal(
+        Reason.BACKEND_TIMEOUT,
+        f"{lease.backend} sent no byte of an answer in time ({error.detail}): raise "
+        "LIFEBOAT_UPSTREAM_FIRST_BYTE_TIMEOUT_SEC or the backend's first_byte_timeout",
+        pool=journey.pool,
+        effective_limits={lease.backend: lease.seat.limit},
+    )

@@ -1,0 +1,142 @@
+"""Reading a request's body, within bounds, and learning from it what the gate must know.
+
+The original bytes are kept and forwarded; they are parsed once. Everything that can be wrong with
+a body ends in a refusal that names the value, the rule and the remedy, before any slot is taken.
+Held by tests/edge/test_intake.py and the nonsense tests over sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from lifeboat.core.ledger import READING, BodyLedger
+from lifeboat.core.vocabulary import Reason, Refusal
+from lifeboat.edge.bodyscan import ParsedBody, parse_json
+from lifeboat.edge.decoding import decode_body
+from lifeboat.edge.endpoints import BodyKind
+from lifeboat.edge.faults import BodyError, BodyTooLargeError
+from lifeboat.edge.journey import Journey
+from lifeboat.edge.multipart import parse_multipart
+from lifeboat.wire.framing import header_values, tokens_of
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeRules:
+    """max_body_bytes: on the wire and inflated. body_timeout_s: longest silence within a body."""
+
+    max_body_bytes: int
+    body_timeout_s: float
+    image_tokens: int
+    audio_bytes_per_token: int
+
+
+async def read_body(journey: Journey, rules: IntakeRules) -> bytes | Refusal:
+    """Return the body's bytes as they came, charged to the ledger, or why they are not taken."""
+    request, ledger = journey.request, journey.ledger
+    length = request.content_length
+    if length is not None and length > rules.max_body_bytes:
+        return _too_large(length, rules.max_body_bytes)
+    if not ledger.has_room(READING, length or 0):
+        return _no_memory(ledger, length or 0)
+    if length:
+        journey.hold(length)
+    if header_values(list(request.raw_headers), b"expect"):
+        await request.writer.write(CONTINUE)
+    pieces: list[bytes] = []
+    read_bytes = 0
+    content = request.content
+    while True:
+        piece = content.read_nowait()
+        if not piece:
+            if content.at_eof():
+                break
+            try:
+                async with asyncio.timeout(rules.body_timeout_s):
+                    piece = await content.readany()
+            except TimeoutError:
+                return _silent(read_bytes, rules.body_timeout_s)
+            if not piece and content.at_eof():
+                break
+        read_bytes += len(piece)
+        if read_bytes > rules.max_body_bytes:
+            return _too_large(read_bytes, rules.max_body_bytes)
+        if length is None:
+            if not ledger.has_room(READING, len(piece)):
+                return _no_memory(ledger, len(piece))
+            journey.hold(len(piece))
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def parse_body(journey: Journey, body: bytes, rules: IntakeRules) -> ParsedBody | Refusal:
+    """Return what the body says, whatever its encoding and kind, or the 400 (or 413) for it."""
+    headers = list(journey.request.raw_headers)
+    try:
+        plain = body
+        encodings = tokens_of(headers, b"content-encoding")
+        if encodings and encodings != [b"identity"]:
+            encoding = b", ".join(encodings).decode("latin-1")
+            plain = await decode_body(body, encoding, rules.max_body_bytes, yield_now=yield_now)
+        content_types = header_values(headers, b"content-type")
+        content_type = content_types[0].decode("latin-1") if content_types else ""
+        protocol = journey.endpoint.protocol
+        if protocol is None:
+            raise RuntimeError(f"{journey.endpoint.path} has no body to parse")
+        if _is_multipart(journey.endpoint.body, content_type):
+            return await parse_multipart(
+                plain,
+                content_type,
+                protocol,
+                yield_now=yield_now,
+                image_tokens=rules.image_tokens,
+                audio_bytes_per_token=rules.audio_bytes_per_token,
+            )
+        return await parse_json(
+            plain,
+            protocol,
+            yield_now=yield_now,
+            image_tokens=rules.image_tokens,
+            audio_bytes_per_token=rules.audio_bytes_per_token,
+        )
+    except BodyTooLargeError as error:
+        return Refusal(Reason.BODY_TOO_LARGE, str(error))
+    except BodyError as error:
+        return Refusal(Reason.INVALID_REQUEST, str(error))
+
+
+def _is_multipart(kind: BodyKind, content_type: str) -> bool:
+    if kind is BodyKind.EITHER:
+        return content_type.lower().lstrip().startswith("multipart/")
+    return kind is BodyKind.MULTIPART
+
+
+async def yield_now() -> None:
+    """Let the loop serve others between two slices of work."""
+    await asyncio.sleep(0)
+
+
+def _too_large(size_bytes: int, bound_bytes: int) -> Refusal:
+    return Refusal(
+        Reason.BODY_TOO_LARGE,
+        f"the request body has {size_bytes} bytes or more and LIFEBOAT_MAX_BODY_BYTES is "
+        f"{bound_bytes}: send less, or raise it",
+    )
+
+
+def _no_memory(ledger: BodyLedger, more_bytes: int) -> Refusal:
+    return Refusal(
+        Reason.QUEUE_FULL,
+        f"{ledger.total_bytes} bytes of request bodies are held in memory, {more_bytes} more would "
+        f"pass LIFEBOAT_LB_MAX_PARKED_BYTES ({ledger.bound_bytes}): try again later, or raise it",
+    )
+
+
+def _silent(read_bytes: int, timeout_s: float) -> Refusal:
+    return Refusal(
+        Reason.INVALID_REQUEST,
+        f"the request body stopped after {read_bytes} bytes and nothing came for {timeout_s:g} s "
+        "(LIFEBOAT_CLIENT_BODY_TIMEOUT_SEC): send it without pauses",
+    )

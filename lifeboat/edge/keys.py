@@ -1,0 +1,85 @@
+"""Keys and the admin token: who may ask, and who may change.
+
+Source: the contract's section 3. Digests are compared, so that the time of a comparison says
+nothing about a key. Held by tests/edge/test_keys.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+from hmac import compare_digest
+from ipaddress import ip_address
+from typing import cast
+
+from aiohttp import web
+
+from lifeboat.edge.headers import presented_keys
+
+FORWARDED = frozenset({b"forwarded", b"x-real-ip", b"via"})
+"""Headers of a proxy in front: such a call is never from loopback, whatever its address says."""
+FORWARDED_PREFIX = b"x-forwarded-"
+
+
+class KeyRing:
+    """A set of accepted keys; an empty one admits everybody."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._digests = tuple(sha256(key.encode("utf-8")).digest() for key in keys)
+
+    @property
+    def open(self) -> bool:
+        """Whether no key is needed."""
+        return not self._digests
+
+    def admits(self, presented: Iterable[bytes]) -> bool:
+        """Return whether any of the presented keys is accepted."""
+        if not self._digests:
+            return True
+        accepted = False
+        for key in presented:
+            digest = sha256(key).digest()
+            for known in self._digests:
+                accepted |= compare_digest(digest, known)
+        return accepted
+
+
+class AdminGuard:
+    """Who may make changes: holders of the token, or loopback where there is none."""
+
+    def __init__(self, token: str | None) -> None:
+        self._keys = None if token is None else KeyRing((token,))
+
+    def objection(self, request: web.BaseRequest) -> tuple[int, str] | None:
+        """Return the status and message of a refusal, None when the call may go on."""
+        if self._keys is not None:
+            if self._keys.admits(presented_keys(request.raw_headers)):
+                return None
+            return 401, "the admin token is missing or wrong: send `Authorization: Bearer TOKEN`"
+        if _is_loopback(request):
+            return None
+        return 403, (
+            "changes are taken from loopback only while LIFEBOAT_ADMIN_TOKEN is unset (and never "
+            "through a proxy): set it and send it as `Authorization: Bearer TOKEN`"
+        )
+
+
+def _is_loopback(request: web.BaseRequest) -> bool:
+    for name, _ in request.raw_headers:
+        lower = name.lower()
+        if lower in FORWARDED or lower.startswith(FORWARDED_PREFIX):
+            return False
+    transport = request.transport
+    if transport is None:
+        return False
+    peer: object = transport.get_extra_info("peername")
+    if not isinstance(peer, tuple):
+        # A Unix socket: its file's permissions decide.
+        return True
+    host = cast("tuple[object, ...]", peer)[0]
+    try:
+        address = ip_address(str(host).partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

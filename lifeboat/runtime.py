@@ -1,0 +1,372 @@
+"""The composition root: a configuration becomes a running router, and ends as one.
+
+Owns the task group, the signals and the drain (I13): every task started anywhere belongs to it,
+and nothing outlives it. Held by tests/runtime/test_runtime.py over real processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+
+import click
+import orjson
+from aiohttp import web
+
+from lifeboat import __version__
+from lifeboat.core.gate import Gate
+from lifeboat.core.ledger import BodyLedger
+from lifeboat.core.view import GateView
+from lifeboat.counting import TokenCounter
+from lifeboat.door import Door
+from lifeboat.edge.admin import Admin
+from lifeboat.edge.app import OwnPath, Switchboard, application, own_paths
+from lifeboat.edge.dispatch import Dispatch
+from lifeboat.edge.explain import Explainer
+from lifeboat.edge.intake import IntakeRules
+from lifeboat.edge.keys import AdminGuard, KeyRing
+from lifeboat.edge.makers import Makers
+from lifeboat.edge.pages import Pages, Readiness
+from lifeboat.edge.proxy import Proxy, ProxyRules
+from lifeboat.edge.server import JsonRunner
+from lifeboat.fleet import Fleet
+from lifeboat.observe.access_log import AccessLog
+from lifeboat.observe.events import LastRefusals, Observers
+from lifeboat.observe.log_pipe import configure_logging
+from lifeboat.observe.metrics import Metrics
+from lifeboat.observe.state import Surroundings
+from lifeboat.observe.warnings import Warned
+from lifeboat.settings.shapes import BackendConfig, Configuration, Settings
+from lifeboat.wire.pool import PooledUpstream
+
+if TYPE_CHECKING:
+    from lifeboat.sim.server import SimulatedServer
+
+_log = logging.getLogger("lifeboat")
+
+BACKLOG = 4096
+"""Connections the kernel may hold until they are accepted: a burst must not see resets."""
+
+
+class Router:
+    """One router: its parts, and their life from start to drain.
+
+    Every part gets its clock, its chance and its settings here.
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        settings = configuration.settings
+        self.configuration = configuration
+        self.settings = settings
+        self.addresses: list[str] = []
+        self.admin_addresses: list[str] = []
+        self._clock = time.monotonic
+        self._started_at = self._clock()
+        self._started = False
+        self._runners: list[web.AppRunner] = []
+        self._engines = Embedded()
+        gate = Gate(Fleet.rules(configuration), None, settings.probe_failures, self._clock())
+        self.door = Door(gate, self._clock)
+        self.fleet = Fleet(
+            configuration,
+            self.door,
+            embedded=self._engines.start,
+            stop_embedded=self._engines.stop,
+            clock=self._clock,
+            rng=random.Random(),
+            wall=time.time,
+        )
+        self.ledger = BodyLedger(settings.max_parked_bytes)
+        self._counter = _counter(settings)
+        self._upstream = PooledUpstream()
+        self._makers = Makers()
+        self._refusals = LastRefusals()
+        self.metrics = Metrics(
+            self.view,
+            version=__version__,
+            configured_pools=self.fleet.configured_pools,
+            engines=self.fleet.engines,
+        )
+        self._observers = Observers((self.metrics, self._refusals, AccessLog()), self._clock)
+        self.metrics.watch(self._observers)
+        self._dispatch = Dispatch(
+            self.door,
+            self.fleet,
+            self._upstream,
+            self._makers,
+            time.time,
+            redispatch=settings.redispatch,
+            write_timeout_s=settings.client_write_timeout_s,
+            router_keys=bool(settings.api_keys),
+        )
+        self.switchboard, self.admin_switchboard = self._switchboards()
+
+    def _switchboards(self) -> tuple[Switchboard, Switchboard | None]:
+        settings = self.settings
+        intake = IntakeRules(
+            settings.max_body_bytes,
+            settings.client_body_timeout_s,
+            settings.image_tokens,
+            settings.audio_bytes_per_token,
+        )
+        proxy = Proxy(
+            self.door,
+            self.fleet,
+            self._dispatch,
+            self._counter,
+            self.ledger,
+            self._makers,
+            KeyRing(settings.api_keys),
+            self._observers,
+            ProxyRules(intake, settings.reject_status),
+            wall=time.time,
+            new_id=new_request_id,
+        )
+        pages = Pages(
+            self.door,
+            self.fleet,
+            self.metrics,
+            self._refusals,
+            self.view,
+            self.surroundings,
+            Readiness(lambda: self._started, settings.ready_needs_backend),
+        )
+        explainer = Explainer(self.door, self.fleet, self._counter, intake, settings.reject_status)
+        admin = Admin(
+            self.fleet, AdminGuard(settings.admin_token), explainer, self.view, self.surroundings
+        )
+        own = own_paths(pages, admin)
+        if settings.admin_addr is None:
+            return Switchboard(own, proxy, new_request_id), None
+        public: tuple[OwnPath, ...] = tuple(row for row in own if not row.operators)
+        return (
+            Switchboard(public, proxy, new_request_id),
+            Switchboard(own, None, new_request_id),
+        )
+
+    # -- what observers read ----------------------------------------------------------------
+
+    def view(self) -> GateView:
+        """Return a snapshot of the gate."""
+        return self.door.view(self.ledger.total_bytes)
+
+    def surroundings(self) -> Surroundings:
+        """Return what the state shows besides the gate."""
+        fleet = self.fleet
+        found = [
+            Warned(message, backend or None)
+            for backend, messages in fleet.warnings().items()
+            for message in messages
+        ]
+        found += [Warned(message, None) for message in self.configuration.warnings]
+        return Surroundings(
+            version=__version__,
+            started_at=self._started_at,
+            urls={name: member.url for name, member in fleet.members().items()},
+            engines=fleet.engines(),
+            warnings=tuple(found),
+            sources=fleet.sources(),
+            backend_sources=fleet.backend_sources(),
+            reject_status=self.settings.reject_status,
+        )
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def run(
+        self, stop: asyncio.Event, on_ready: Callable[[Router], None] = lambda router: None
+    ) -> None:
+        """Serve until `stop` is set, then drain. on_ready: called once requests are taken."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._counter is not None:
+                tasks.create_task(asyncio.to_thread(self._counter.load))
+            await self._listen()
+            try:
+                await self.fleet.start(tasks)
+                self._started = True
+                on_ready(self)
+                await stop.wait()
+                await self._drain()
+            finally:
+                await self._close()
+
+    async def _listen(self) -> None:
+        settings = self.settings
+        self.addresses = await self._serve(self.switchboard, settings.host, settings.port)
+        if self.admin_switchboard is not None and settings.admin_addr is not None:
+            admin = settings.admin_addr
+            self.admin_addresses = await self._serve(self.admin_switchboard, admin.host, admin.port)
+
+    async def _serve(self, switchboard: Switchboard, host: str, port: int) -> list[str]:
+        settings = self.settings
+        runner = JsonRunner(
+            application(switchboard, new_request_id),
+            head_timeout_s=settings.client_head_timeout_s,
+            keepalive_timeout=settings.client_keepalive_s,
+            shutdown_timeout=0.0,
+        )
+        self._runners.append(runner)
+        await runner.setup()
+        site = web.TCPSite(runner, host, port, backlog=BACKLOG)
+        await site.start()
+        return [_url(address) for address in runner.addresses]
+
+    async def _drain(self) -> None:
+        """Refuse what is new, answer or serve the parked, wait for what runs, up to the grace."""
+        settings = self.settings
+        self._dispatch.draining = True
+        serve_parked = settings.shutdown_serve_parked
+        self.door.reconfigure(lambda gate, now: gate.drain(now, serve_parked=serve_parked))
+        view = self.view()
+        _log.warning(
+            "draining: %d requests run, %d are parked, %g s of grace",
+            view.open_leases, view.parked, settings.shutdown_grace_s,
+        )  # fmt: skip
+        with suppress(TimeoutError):
+            async with asyncio.timeout(settings.shutdown_grace_s):
+                await self.door.drained()
+
+    async def _close(self) -> None:
+        self._started = False
+        for runner in self._runners:
+            await runner.cleanup()
+        await self.fleet.close()
+        await self._upstream.close()
+        await self._engines.close()
+        if self._counter is not None:
+            self._counter.close()
+        self.door.stop()
+
+
+class Embedded:
+    """The simulated engines that run inside the router, by url."""
+
+    def __init__(self) -> None:
+        self._servers: dict[str, SimulatedServer] = {}
+
+    async def start(self, config: BackendConfig) -> str:
+        """Start the engines of one backend, one a model, on a free loopback port."""
+        # Imported here: a router without embedded engines needs none of it.
+        from lifeboat.sim.config import EngineConfig
+        from lifeboat.sim.server import SimulatedServer
+
+        names = config.models or (None,)
+        options = dict(config.simulate)
+        engines = [
+            EngineConfig.from_mapping(options if name is None else {**options, "served_name": name})
+            for name in names
+        ]
+        server = SimulatedServer(engines)
+        url = await server.start(host="127.0.0.1", port=0)
+        self._servers[url] = server
+        return url
+
+    async def stop(self, url: str) -> None:
+        """Stop the engines behind a url; does nothing for one that is not ours."""
+        server = self._servers.pop(url, None)
+        if server is not None:
+            await server.close()
+
+    async def close(self) -> None:
+        """Stop all."""
+        for url in list(self._servers):
+            await self.stop(url)
+
+
+def _counter(settings: Settings) -> TokenCounter | None:
+    return None if settings.tokenizer == "quick" else TokenCounter(settings.tokenizer)
+
+
+def new_request_id() -> str:
+    """Return a fresh request id."""
+    return uuid.uuid4().hex
+
+
+def _url(address: object) -> str:
+    if isinstance(address, tuple):
+        host, port, *_ = cast("tuple[object, ...]", address)
+        return f"http://[{host}]:{port}" if ":" in str(host) else f"http://{host}:{port}"
+    return str(address)
+
+
+def serve(configuration: Configuration) -> int:
+    """Run a router until a signal ends it; return the exit code of the process.
+
+    SIGTERM and SIGINT drain; a second one ends at once. SIGHUP reads the configuration again.
+    """
+    settings = configuration.settings
+    log_pipe = configure_logging(settings.log_format, settings.log_level)
+    for warning in configuration.warnings:
+        _log.warning("%s", warning)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_serve_until_signalled(configuration))
+    except OSError as error:
+        # The listening address is taken or not ours: said plainly, not as a traceback.
+        where = f"{settings.host}:{settings.port}"
+        click.echo(f"lifeboat: cannot listen on {where}: {error}", err=True)
+        return 1
+    finally:
+        log_pipe.close()
+
+
+async def _serve_until_signalled(configuration: Configuration) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    router = Router(configuration)
+    main = asyncio.current_task()
+
+    def ask_to_stop() -> None:
+        if stop.is_set() and main is not None:
+            main.cancel()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask_to_stop)
+    try:
+        await router.run(stop, announce)
+    except asyncio.CancelledError:
+        return 1
+    return 0
+
+
+def announce(router: Router) -> None:
+    """Say where the router listens and what to try, on standard output."""
+    configuration = router.configuration
+    address = router.addresses[0]
+    view = router.view()
+    lines = [f"Lifeboat {__version__} listens on {address}"]
+    lines += [f"  operators: {admin}" for admin in router.admin_addresses]
+    queue = "on" if view.queue_enabled else "off"
+    lines.append(f"  mode {view.mode.value}, queue {queue}")
+    if configuration.simulated_by_default:
+        lines.append("  nothing is configured: two embedded simulated backends stand in")
+    for name, member in router.fleet.members().items():
+        lines.append(f"  backend {name} ({member.kind.value}) at {member.url}")
+    model = next((entry.id for entry in router.fleet.listing()), None)
+    if model is not None:
+        body = orjson.dumps(
+            {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16}
+        ).decode()
+        lines.append("Try:")
+        lines.append(
+            f"  curl -i {address}/v1/chat/completions -H 'Content-Type: application/json' "
+            f"-d '{body}'"
+        )
+    lines.append(f"  curl {(router.admin_addresses or [address])[0]}/api/lb/state")
+    click.echo("\n".join(lines))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        # Not made for Windows; asyncio's own loop serves there.
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
