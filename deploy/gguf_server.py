@@ -1,7 +1,6 @@
 """A real llama.cpp server on the small model that a package ships. Runs in .venv-gguf.
 
-Prints `listening on URL` once it answers, and runs until SIGTERM. SIGINT is ignored: a Ctrl-C goes
-to the whole process group, and the router in front drains before its backend may go.
+Prints `listening on URL` once it answers, and runs until SIGTERM or SIGINT.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ def parameters(arguments: argparse.Namespace) -> xllamacpp.CommonParams:
 
 
 def main() -> None:
-    """Serve until SIGTERM."""
+    """Serve until a signal says stop."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 takes any free one")
     parser.add_argument("--slots", type=int, default=4, help="requests that run at once")
     parser.add_argument("--context", type=int, default=2048, help="tokens per slot")
     arguments = parser.parse_args()
-    stops = {signal.SIGTERM}
+    stops = {signal.SIGTERM, signal.SIGINT}
+    # Blocked before the server's threads start, which inherit it: only sigwait takes them.
     signal.pthread_sigmask(signal.SIG_BLOCK, stops)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = xllamacpp.Server(parameters(arguments))
     print(f"listening on {server.listening_address}", flush=True)
     signal.sigwait(stops)

@@ -6,6 +6,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bash deploy/install-gguf.sh
 
+# Each child in a process group of its own: a Ctrl-C reaches this script alone, which passes it to the
+# router, waits until that has drained, and only then ends the server behind it.
+set -m
+
 port=${GGUF_PORT:-8081}
 slots=${GGUF_SLOTS:-4}
 log=$(mktemp -t lifeboat-gguf.XXXXXX)
@@ -36,6 +40,13 @@ fi
 url=$(sed -n 's/^listening on //p' "$log")
 echo "llama.cpp answers at $url with $slots slots (log: $log)" >&2
 
+GGUF_URL=$url GGUF_SLOTS=$slots .venv/bin/lifeboat serve --config deploy/gguf.yaml "$@" &
+router=$!
+trap 'kill -INT "$router" 2>/dev/null || true' INT
+trap 'kill -TERM "$router" 2>/dev/null || true' TERM
 status=0
-GGUF_URL=$url GGUF_SLOTS=$slots .venv/bin/lifeboat serve --config deploy/gguf.yaml "$@" || status=$?
+while kill -0 "$router" 2>/dev/null; do
+    status=0
+    wait "$router" || status=$?   # a signal ends the wait, not the router
+done
 exit "$status"
