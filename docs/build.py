@@ -23,6 +23,7 @@ from lifeboat.observe.metric_table import METRICS
 from lifeboat.settings.entries import BACKEND_ENTRIES, MODEL_ENTRIES, Entry
 from lifeboat.settings.schema import schema_text
 from lifeboat.settings.table import SETTINGS, Group, Setting
+from lifeboat.sim.config import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -235,6 +236,17 @@ def endpoints_page() -> str:
     )
 
 
+def simulator_page() -> str:
+    """Return the page of the simulated engine's options."""
+    rows = [(code(row.key), code(row.flag or ""), row.default, row.doc) for row in OPTIONS]
+    return page(
+        "The simulated engine",
+        "`lifeboat/sim/config.py`",
+        "Keys of `simulate:` in a backend of the kind `simulated`, and flags of `lifeboat sim`.",
+        table(("key", "flag", "default", "meaning"), rows),
+    )
+
+
 def commands_page() -> str:
     """Return the page of commands, from their own help."""
     context = click.Context(
@@ -259,6 +271,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/rejections.md": rejections_page,
     "docs/reference/metrics.md": metrics_page,
     "docs/reference/endpoints.md": endpoints_page,
+    "docs/reference/simulator.md": simulator_page,
     "lifeboat/backends.schema.json": schema_text,
     "docs/reference/commands.md": commands_page,
 }
