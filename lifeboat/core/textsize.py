@@ -9,8 +9,9 @@ Invariants, held by tests/estimate/test_textsize.py:
 - `low` is proved, not measured: every run of ASCII letters is at least one piece of the
   tokenizer's split pattern, and a digit piece holds at most three digits. So a text is never called
   too long by the quick figure alone when it is not.
-- `high` is at most the UTF-8 bytes (a token is at least one byte), and else HIGH_FACTOR times the
-  figure: measured over natural text and over text made to mislead it.
+- `high` is proved too, at a token a byte, but for ASCII text with the make-up of prose, code or
+  numbers: there it is `Weights.high_factor` times the figure, measured over natural text and over
+  text made to mislead it.
 """
 
 from __future__ import annotations
@@ -131,13 +132,28 @@ NO_TEXT = TextSize(0.0, 0, 0.0)
 class Weights:
     """Tokens for each counted feature under one encoding, and how far to trust the sum.
 
-    high_factor: the true count was at most this many times the figure, over every family of text
-    in bench/estimate.py.
+    high_factor: plausible ASCII text counted at most this many times its figure, over every family
+    of text in bench/estimate.py.
     """
 
     encoding: str
     by_feature: tuple[float, ...]
     high_factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What was counted in a text.
+
+    by_feature: in the order of FEATURES; only the ASCII part of it for ASCII text.
+    ascii_chars, raw_bytes: characters below 0x80, and UTF-8 bytes in all.
+    least: tokens that are certain.
+    """
+
+    by_feature: list[int]
+    ascii_chars: int
+    raw_bytes: int
+    least: int
 
 
 def _run_starts(classes: bytes) -> bytes:
@@ -146,31 +162,30 @@ def _run_starts(classes: bytes) -> bytes:
     return (runs & ~(runs << 8)).to_bytes(len(classes), "little")
 
 
-def count_features(text: str) -> tuple[list[int], int, int]:
-    """Return (counts in the order of FEATURES, or of its ASCII part; UTF-8 bytes; proved minimum).
-
-    Lone surrogates are counted as the three bytes they would take.
-    """
+def count_features(text: str) -> Counts:
+    """Count the features of a text. Lone surrogates count as the three bytes they would take."""
     raw = text.encode("utf-8", "surrogatepass")
     classes = raw.translate(_CLASS_TABLE, _CONTINUATION_BYTES)
     starts = _run_starts(classes)
     count, begins = classes.count, starts.count
     digits, words = count(b"D"), begins(b"\x01")
+    # No more digraphs than words, so that their negative weight cannot eat a run made of them.
+    digraphs = min(words, raw.count(b"th") + raw.count(b"he") + raw.count(b"in"))
     counts = [
         count(b"o"), count(b"l"), count(b"r"), count(b"U"), words, digits, begins(b"\x02"),
-        count(b"P"), begins(b"\x04"), count(b"N"), begins(b"\x08"), begins(b"\x10"),
-        raw.count(b"th") + raw.count(b"he") + raw.count(b"in"),
+        count(b"P"), begins(b"\x04"), count(b"N"), begins(b"\x08"), begins(b"\x10"), digraphs,
     ]  # fmt: skip
     # o200k_base joins "don" and "'t" to one piece, so an apostrophe may take a word away.
     least = max(0, words - raw.count(b"'")) + (digits + 2) // 3
     if len(raw) == len(text):
-        return counts, len(raw), least
+        return Counts(counts, len(raw), len(raw), least)
     counts += [count(name) for name in (b"a", b"b", b"e", b"i", b"g", b"c", b"m", b"h", b"A", b"n")]
     _add_split(counts, raw, count(b"I"), 0xE0, _E0_SCRIPTS)
     _add_split(counts, raw, count(b"O"), 0xE1, _E1_SCRIPTS)
     counts += [count(name) for name in (b"Q", b"K", b"C", b"H", b"F", b"E")]
     counts.append(begins(b"\x41"))
-    return counts, len(raw), least
+    foreign = sum(counts[len(_ASCII_FEATURES) : -1])
+    return Counts(counts, len(classes) - foreign, len(raw), least)
 
 
 def _add_split(
@@ -191,15 +206,48 @@ def _add_split(
     counts.append(total)
 
 
+def _is_plausible(counts: Counts) -> bool:
+    """Whether the ASCII part has the make-up of prose, code or numbers, on which the factor holds.
+
+    Everything else (one character repeated, words without vowels, bare punctuation, white space)
+    may be worth a token a character, and is given that bound.
+    """
+    vowels, others, rare, upper, words, digits, _, marks, _, newlines, _, controls, _ = (
+        counts.by_feature[: len(_ASCII_FEATURES)]
+    )
+    lower = vowels + others + rare
+    letters = lower + upper
+    solid = letters + digits + marks
+    return (
+        2 * solid >= counts.ascii_chars - newlines - controls  # not mostly blank
+        and 4 * (newlines + controls) <= counts.ascii_chars + 4 * digits
+        and 2 * marks <= solid
+        and 2 * upper <= letters
+        and 0.22 * lower <= vowels <= 0.6 * lower
+        and 20 * rare <= 3 * lower
+        and 2 * words <= letters <= 16 * words
+    )
+
+
 def size_text(text: str, weights: Weights) -> TextSize:
     """Size one text. Linear, any text, no exception; 0 for the empty one."""
     if not text:
         return NO_TEXT
-    counts, raw_bytes, least = count_features(text)
+    counts = count_features(text)
+    parts = len(_ASCII_FEATURES)
     tokens = 0.0
-    for amount, weight in zip(counts, weights.by_feature, strict=False):
+    for amount, weight in zip(counts.by_feature[:parts], weights.by_feature, strict=False):
+        tokens += amount * weight
+    high = counts.ascii_chars
+    if _is_plausible(counts):
+        high = min(high, tokens * weights.high_factor + 8)
+    for amount, weight in zip(counts.by_feature[parts:], weights.by_feature[parts:], strict=False):
         if amount:
             tokens += amount * weight
-    # The figure may not leave what is certain: at least `least`, at most a token a byte.
-    tokens = min(max(tokens, float(least), 1.0), float(raw_bytes))
-    return TextSize(tokens, max(least, 1), min(tokens * weights.high_factor, float(raw_bytes)))
+    # Beyond ASCII a token a byte, and the blank before each run, which may stand alone there.
+    high += counts.raw_bytes - counts.ascii_chars
+    if len(counts.by_feature) > parts:
+        high += counts.by_feature[-1]
+    # The figure may not leave what is certain.
+    tokens = min(max(tokens, counts.least, 1.0), high)
+    return TextSize(tokens, max(counts.least, 1), max(high, counts.least))
