@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 import orjson
@@ -32,10 +32,12 @@ from lifeboat.edge.dispatch import Dispatch
 from lifeboat.edge.explain import Explainer
 from lifeboat.edge.intake import IntakeRules
 from lifeboat.edge.keys import AdminGuard, KeyRing
+from lifeboat.edge.listener import Listener
 from lifeboat.edge.makers import Makers
 from lifeboat.edge.pages import Pages, Readiness
 from lifeboat.edge.proxy import Proxy, ProxyRules
 from lifeboat.edge.server import JsonRunner
+from lifeboat.edge.sweep import PausedSweep
 from lifeboat.fleet import Fleet
 from lifeboat.observe.access_log import AccessLog
 from lifeboat.observe.events import LastRefusals, Observers
@@ -51,8 +53,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("lifeboat")
 
-BACKLOG = 4096
-"""Connections the kernel may hold until they are accepted: a burst must not see resets."""
+LAST_READ_S = 0.05
+LAST_ANSWERS_S = 1.0
+"""How long connections accepted at the very end may take to send their request and be refused."""
 
 
 class Router:
@@ -71,6 +74,7 @@ class Router:
         self._started_at = self._clock()
         self._started = False
         self._runners: list[web.AppRunner] = []
+        self._listeners: list[Listener] = []
         self._engines = Embedded()
         gate = Gate(Fleet.rules(configuration), None, settings.probe_failures, self._clock())
         self.door = Door(gate, self._clock)
@@ -87,6 +91,7 @@ class Router:
         self._counter = _counter(settings)
         self._upstream = PooledUpstream()
         self._makers = Makers()
+        self._sweep = PausedSweep()
         self._refusals = LastRefusals()
         self.metrics = Metrics(
             self.view,
@@ -116,7 +121,7 @@ class Router:
             settings.image_tokens,
             settings.audio_bytes_per_token,
         )
-        proxy = Proxy(
+        proxy = self._proxy = Proxy(
             self.door,
             self.fleet,
             self._dispatch,
@@ -125,6 +130,7 @@ class Router:
             self._makers,
             KeyRing(settings.api_keys),
             self._observers,
+            self._sweep,
             ProxyRules(intake, settings.reject_status),
             wall=time.time,
             new_id=new_request_id,
@@ -187,6 +193,7 @@ class Router:
             if self._counter is not None:
                 tasks.create_task(asyncio.to_thread(self._counter.load))
             await self._listen()
+            sweep = tasks.create_task(self._sweep.run(), name="sweep of paused connections")
             try:
                 await self.fleet.start(tasks)
                 self._started = True
@@ -194,6 +201,7 @@ class Router:
                 await stop.wait()
                 await self._drain()
             finally:
+                sweep.cancel()
                 await self._close()
 
     async def _listen(self) -> None:
@@ -209,16 +217,22 @@ class Router:
             application(switchboard, new_request_id),
             head_timeout_s=settings.client_head_timeout_s,
             keepalive_timeout=settings.client_keepalive_s,
-            shutdown_timeout=0.0,
+            shutdown_timeout=LAST_ANSWERS_S,
         )
         self._runners.append(runner)
         await runner.setup()
-        site = web.TCPSite(runner, host, port, backlog=BACKLOG)
-        await site.start()
-        return [_url(address) for address in runner.addresses]
+        if runner.server is None:
+            raise RuntimeError("a runner that is set up has a server")
+        listener = Listener(runner.server)
+        self._listeners.append(listener)
+        return await listener.open(host, port)
 
     async def _drain(self) -> None:
-        """Refuse what is new, answer or serve the parked, wait for what runs, up to the grace."""
+        """Refuse what is new, answer or serve the parked, wait for what runs, up to the grace.
+
+        The listener stays open meanwhile: a health check must see the 503 of `/ready`, and whoever
+        arrives is told `shutting_down` rather than met by a closed door.
+        """
         settings = self.settings
         self._dispatch.draining = True
         serve_parked = settings.shutdown_serve_parked
@@ -230,10 +244,24 @@ class Router:
         )  # fmt: skip
         with suppress(TimeoutError):
             async with asyncio.timeout(settings.shutdown_grace_s):
-                await self.door.drained()
+                await self._proxy.idle()
+
+    async def _stop_listening(self) -> None:
+        """Close the listeners; answer whoever had got through by then, a moment at the most."""
+        last: list[asyncio.BaseTransport] = []
+        for listener in self._listeners:
+            last += await listener.close()
+        # What has arrived on open connections is read and refused in this time, not reset.
+        await asyncio.sleep(LAST_READ_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_ANSWERS_S):
+                while not all(transport.is_closing() for transport in last):
+                    await asyncio.sleep(LAST_READ_S)
+                await self._proxy.idle()
 
     async def _close(self) -> None:
         self._started = False
+        await self._stop_listening()
         for runner in self._runners:
             await runner.cleanup()
         await self.fleet.close()
@@ -286,13 +314,6 @@ def _counter(settings: Settings) -> TokenCounter | None:
 def new_request_id() -> str:
     """Return a fresh request id."""
     return uuid.uuid4().hex
-
-
-def _url(address: object) -> str:
-    if isinstance(address, tuple):
-        host, port, *_ = cast("tuple[object, ...]", address)
-        return f"http://[{host}]:{port}" if ":" in str(host) else f"http://{host}:{port}"
-    return str(address)
 
 
 def serve(configuration: Configuration) -> int:

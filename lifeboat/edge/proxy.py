@@ -30,6 +30,7 @@ from lifeboat.edge.journey import Journey, NewId
 from lifeboat.edge.keys import KeyRing
 from lifeboat.edge.makers import Makers
 from lifeboat.edge.refuse import error_response, refusal_response
+from lifeboat.edge.sweep import PausedSweep
 from lifeboat.fleet import Ambiguous, Fleet
 from lifeboat.observe.events import GoneAt, Observers
 from lifeboat.wire.downstream import client_gone
@@ -61,6 +62,7 @@ class Proxy:
         makers: Makers,
         keys: KeyRing,
         observers: Observers,
+        sweep: PausedSweep,
         rules: ProxyRules,
         *,
         wall: Callable[[], float],
@@ -76,8 +78,16 @@ class Proxy:
         self._makers = makers
         self._keys = keys
         self._observers = observers
+        self._sweep = sweep
         self._wall = wall
         self._new_id = new_id
+        self._active = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until no request is under way, the tails of slow readers included."""
+        await self._idle.wait()
 
     async def handle(self, request: web.BaseRequest, endpoint: Endpoint) -> web.StreamResponse:
         """Serve one request to a proxied path."""
@@ -92,6 +102,8 @@ class Proxy:
             priority=priority,
             unknown_priority=not understood,
         )
+        self._active += 1
+        self._idle.clear()
         try:
             return await self._travel(journey)
         except asyncio.CancelledError:
@@ -105,6 +117,9 @@ class Proxy:
             _log.exception("request %s failed", journey.request_id)
             return self._fault(journey)
         finally:
+            self._active -= 1
+            if not self._active:
+                self._idle.set()
             journey.drop_body()
             journey.finish(self._observers, self._door.clock(), self._wall())
 
@@ -129,7 +144,8 @@ class Proxy:
         if not self._ledger.fits(journey.account, journey.pool, journey.held_bytes):
             return self._refuse(journey, self._door.bytes_full(journey.pool, self._ledger))
         journey.move_to(journey.pool)
-        return await self._serve(journey, ask)
+        with self._sweep.watching(journey.request):
+            return await self._serve(journey, ask)
 
     # -- what is asked ----------------------------------------------------------------------
 
