@@ -27,7 +27,7 @@ from lifeboat.fleet.names import Ambiguous, ModelEntry, Resolved
 from lifeboat.fleet.pace import Pace
 from lifeboat.fleet.pulse import Pulse
 from lifeboat.fleet.roster import Roster
-from lifeboat.fleet.rules import LiveMode, gate_rules, value_sources
+from lifeboat.fleet.rules import LiveMode, frozen_changes, gate_rules, value_sources
 from lifeboat.fleet.state_file import StateFile
 from lifeboat.fleet.warnings import fleet_warnings
 from lifeboat.fleet.watch import Surroundings
@@ -43,6 +43,7 @@ class Fleet:
 
     embedded: starts a simulated engine inside this process and returns its url; stop_embedded:
     ends the one at a url. clock: seconds, monotonic, the door's. wall: seconds since the epoch.
+    reload_fault: why the last reload changed nothing (fleet.reloader); None after a good one.
     """
 
     def __init__(
@@ -70,6 +71,8 @@ class Fleet:
         self._pulse = Pulse(around, self._membership, self._engine_room, self.warnings)
         self._pulse_task: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
+        self._started_with = configuration.settings
+        self.reload_fault: str | None = None
 
     @staticmethod
     def rules(configuration: Configuration) -> GateRules:
@@ -175,10 +178,17 @@ class Fleet:
             roster.names.hidden_aliases,
             self.settings.gguf_default_max_concurrency,
         )
-        general = [*found.pop("", []), *self._membership.warnings()]
+        general = [*found.pop("", []), *self._membership.warnings(), *self._reload_warnings()]
         if general:
             found[""] = general
         return found
+
+    def _reload_warnings(self) -> list[str]:
+        texts = [] if self.reload_fault is None else [self.reload_fault]
+        frozen = frozen_changes(self._started_with, self.settings)
+        if frozen:
+            texts.append(f"changed, but in force only after a restart: {', '.join(frozen)}")
+        return texts
 
     def sources(self) -> dict[str, str]:
         """Return where each global value of the state comes from."""

@@ -6,12 +6,13 @@ Held by tests/fleet/test_rules.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from lifeboat.core.modes import MODES, Mode
 from lifeboat.core.rules import GateRules, PoolRules
 from lifeboat.fleet.changes import UNSET, Unset
 from lifeboat.settings.shapes import Configuration, ModelConfig, Settings
+from lifeboat.settings.table import SETTINGS
 
 API = "api"
 """The source of a value that was set over HTTP; the others are the settings'."""
@@ -95,3 +96,28 @@ def value_sources(settings: Settings, rules: GateRules, live: LiveMode) -> dict[
     if not isinstance(live.queue_enabled, Unset):
         sources["queue_enabled"] = API
     return sources
+
+
+LIVE = frozenset(
+    {
+        "mode", "queue_enabled", "queue_ttl_s", "queue_depth_multiplier", "queue_max_depth",
+        "boost_s", "queue_all_ttl_s", "queue_all_depth_multiplier", "superfast_cap", "share",
+        "gguf_default_max_concurrency", "default_max_concurrency", "hold_when_down",
+        "connect_timeout_s", "first_byte_timeout_s", "idle_timeout_s", "probe_interval_s",
+        "probe_timeout_s", "models_interval_s",
+    }
+)  # fmt: skip
+"""Settings that a reload puts in force; the others are read at the start alone."""
+
+_NOT_COMPARED = LIVE | {"config", "sources"}
+
+
+def frozen_changes(running: Settings, wanted: Settings) -> list[str]:
+    """Return the settings that a reload changes in vain, by the variables' or files' names."""
+    rows = {row.name: row for row in SETTINGS}
+    return [
+        ".".join(row.yaml) if (row := rows[field.name]).yaml else row.env
+        for field in fields(Settings)
+        if field.name not in _NOT_COMPARED
+        and getattr(running, field.name) != getattr(wanted, field.name)
+    ]

@@ -8,7 +8,7 @@ Held by tests/fleet/test_warnings.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from lifeboat.core.vocabulary import Kind
 from lifeboat.fleet.known import Known
@@ -45,58 +45,45 @@ def fleet_warnings(
     return found
 
 
-def _limit_warnings(known: Known, gguf_default: int) -> list[str]:
+def _limit_warnings(known: Known, gguf_default: int) -> Iterator[str]:
     slots_unknown = known.reading is None or known.reading.slots is None
-    if known.member.kind is not Kind.GGUF or known.max_concurrency is not None or not slots_unknown:
-        return []
-    return [
-        (
+    if known.member.kind is Kind.GGUF and known.max_concurrency is None and slots_unknown:
+        yield (
             f"its slots are unknown and no max_concurrency is set: {gguf_default} is assumed; set "
             "max_concurrency to its slots (llama-server --parallel)"
         )
-    ]
 
 
-def _cap_warnings(known: Known) -> list[str]:
+def _cap_warnings(known: Known) -> Iterator[str]:
     own, cap = known.engine_cap, known.input_cap
     if cap == "auto":
         if own is None:
-            return ["max_input_tokens is auto, but its own cap is unknown: no cap is applied"]
-        return []
-    if own is not None and cap > own:
-        return [
-            (
-                f"max_input_tokens {cap} is above its own cap of {own}: it refuses what lies between; "
-                f"set it to {own}, or to auto"
-            )
-        ]
-    return []
+            yield "max_input_tokens is auto, but its own cap is unknown: no cap is applied"
+    elif own is not None and cap > own:
+        yield (
+            f"max_input_tokens {cap} is above its own cap of {own}, so it will refuse what lies "
+            f"between; set it to {own}, or to auto"
+        )
 
 
-def _reach_warnings(known: Known) -> list[str]:
-    texts: list[str] = []
-    if known.listing_fault is not None:
-        if known.listing is None:
-            texts.append(f"its models are not known: {known.listing_fault}")
-        else:
-            texts.append(f"its models are those it listed last: {known.listing_fault}")
-    elif known.listing is not None and known.discovers:
-        if not known.listing.models:
-            texts.append("it lists no models, so nothing is sent to it")
-        if known.listing.skipped:
-            texts.append(f"{known.listing.skipped} entries of its model list cannot be used")
+def _reach_warnings(known: Known) -> Iterator[str]:
+    fault, listing = known.listing_fault, known.listing
+    if fault is not None:
+        state = "its models are not known" if listing is None else "its models may be out of date"
+        yield f"{state}: {fault}"
+    elif listing is not None and known.discovers:
+        if not listing.models:
+            yield "it lists no models, so nothing is sent to it"
+        if listing.skipped:
+            yield f"{listing.skipped} entries of its model list cannot be used"
     if not known.member.tls_verify and known.member.url.startswith("https:"):
-        texts.append("its certificate is not checked (tls.verify is false)")
-    return texts
+        yield "its certificate is not checked (tls.verify is false)"
 
 
-def _foreign_warnings(known: Known, in_flight: int) -> list[str]:
-    if known.foreign < FOREIGN_READINGS or known.reading is None:
-        return []
-    inside = (known.reading.running or 0) + (known.reading.waiting or 0)
-    return [
-        (
+def _foreign_warnings(known: Known, in_flight: int) -> Iterator[str]:
+    if known.foreign >= FOREIGN_READINGS and known.reading is not None:
+        inside = (known.reading.running or 0) + (known.reading.waiting or 0)
+        yield (
             f"its engine holds {inside} requests, {in_flight} of them from this router: somebody "
             "else sends to it, and its limit here does not count that"
         )
-    ]

@@ -1,0 +1,112 @@
+"""Reloading the configuration: on a signal, and when its file has changed.
+
+A configuration that cannot be read or put in force changes nothing; why is in the log, in the
+fleet's warnings and in `failures`. Held by tests/fleet/test_reloader.py. Source: BUG-195.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from lifeboat.fleet.changes import FleetError
+from lifeboat.fleet.fleet import Fleet
+from lifeboat.settings.problems import ConfigErrors
+from lifeboat.settings.shapes import Configuration
+
+log = logging.getLogger(__name__)
+
+POLL_S = 1.0
+"""How often the file is looked at: a `stat` costs microseconds."""
+
+Signature = tuple[int, int, int]
+
+
+class Reloader:
+    """Reads the configuration again when asked or when its file changed, and hands it over.
+
+    read: as at the start, with the same flags and environment; may raise ConfigErrors. applied:
+    told of each configuration that is now in force. reloads, failures: how often each happened.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        read: Callable[[], Configuration],
+        applied: Callable[[Configuration], None] = lambda configuration: None,
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._fleet = fleet
+        self._read = read
+        self._applied = applied
+        self._poll_s = poll_s
+        self._asked = asyncio.Event()
+        self.reloads = 0
+        self.failures = 0
+
+    def ask(self) -> None:
+        """Have `watch` reload at once: for a signal handler."""
+        self._asked.set()
+
+    async def watch(self) -> None:
+        """Reload whenever asked, or when the file has changed and then stayed as it is for a poll.
+
+        Runs until cancelled.
+        """
+        path = self._fleet.configuration.path
+        loaded = _signature(path)
+        seen = loaded
+        while True:
+            try:
+                async with asyncio.timeout(self._poll_s):
+                    await self._asked.wait()
+            except TimeoutError:
+                pass
+            asked = self._asked.is_set()
+            self._asked.clear()
+            now = _signature(path)
+            settled = now is not None and now == seen and now != loaded
+            seen = now
+            if asked or settled:
+                loaded = now
+                await self.reload()
+
+    async def reload(self) -> bool:
+        """Read the configuration and put it in force; return whether that was done."""
+        try:
+            configuration = await asyncio.to_thread(self._read)
+            await self._fleet.reload(configuration)
+        except (ConfigErrors, FleetError) as error:
+            return self._refuse(str(error))
+        except Exception as error:
+            log.exception("reloading the configuration failed")
+            return self._refuse(f"{type(error).__name__}: {error}")
+        self.reloads += 1
+        self._fleet.reload_fault = None
+        for warning in configuration.warnings:
+            log.warning("%s", warning)
+        log.info("configuration reloaded: %d backends", len(configuration.backends))
+        self._applied(configuration)
+        return True
+
+    def _refuse(self, why: str) -> bool:
+        self.failures += 1
+        text = "; ".join(why.splitlines())
+        self._fleet.reload_fault = (
+            f"the configuration was not reloaded, the earlier one stays in force: {text}"
+        )
+        log.error("%s", self._fleet.reload_fault)
+        return False
+
+
+def _signature(path: Path | None) -> Signature | None:
+    """Return what changes with a file's contents, None while there is none."""
+    if path is None:
+        return None
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
