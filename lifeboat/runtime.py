@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lifeboat")
 
 LAST_READ_S = 0.05
-LAST_ANSWERS_S = 1.0
-"""How long connections accepted at the very end may take to send their request and be refused."""
+LAST_LOOKS = 20
+"""A connection accepted at the very end has a second to send its request and be refused."""
 
 
 class Router:
@@ -217,7 +217,7 @@ class Router:
             application(switchboard, new_request_id),
             head_timeout_s=settings.client_head_timeout_s,
             keepalive_timeout=settings.client_keepalive_s,
-            shutdown_timeout=LAST_ANSWERS_S,
+            shutdown_timeout=LAST_READ_S * LAST_LOOKS,
         )
         self._runners.append(runner)
         await runner.setup()
@@ -251,13 +251,11 @@ class Router:
         last: list[asyncio.BaseTransport] = []
         for listener in self._listeners:
             last += await listener.close()
-        # What has arrived on open connections is read and refused in this time, not reset.
-        await asyncio.sleep(LAST_READ_S)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_ANSWERS_S):
-                while not all(transport.is_closing() for transport in last):
-                    await asyncio.sleep(LAST_READ_S)
-                await self._proxy.idle()
+        for _ in range(LAST_LOOKS):
+            # What has arrived on open connections is read and refused in this time, not reset.
+            await asyncio.sleep(LAST_READ_S)
+            if all(transport.is_closing() for transport in last):
+                break
 
     async def _close(self) -> None:
         self._started = False
