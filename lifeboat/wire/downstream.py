@@ -200,12 +200,8 @@ async def relay(
 
 @dataclass(frozen=True, slots=True)
 class _Framing:
-    """How the body is delimited towards this client.
+    """How the body is delimited towards this client (HEAD, 204 and 304 have none)."""
 
-    has_body: False for HEAD, 204 and 304: what a misbehaving backend sends is not passed on.
-    """
-
-    has_body: bool
     chunked: bool
     until_close: bool
     keep_alive: bool
@@ -220,7 +216,6 @@ class _Framing:
         old_client = request.version <= HttpVersion10
         until_close = not delimited and old_client
         return cls(
-            has_body=has_body,
             chunked=not delimited and not old_client,
             until_close=until_close,
             keep_alive=request.keep_alive and not until_close and not close,
@@ -247,7 +242,6 @@ class _ClientStream:
 
     __slots__ = (
         "_chunked",
-        "_has_body",
         "_head",
         "_on_first_byte",
         "_request",
@@ -269,7 +263,6 @@ class _ClientStream:
         # The concrete writer: only it can write without waiting, so that all waiting is watched.
         self._writer = cast("StreamWriter", request.writer)
         self._chunked = framing.chunked
-        self._has_body = framing.has_body
         self._until_close = framing.until_close
         self._on_first_byte = on_first_byte
         self._watch = StallWatch(request.transport, write_timeout_s)
@@ -290,7 +283,7 @@ class _ClientStream:
         Raises ConnectionError when the client is gone.
         """
         out, self._head = self._head, b""
-        if piece and self._has_body:
+        if piece:
             if not self.body_bytes:
                 self._on_first_byte()
             self.body_bytes += len(piece)

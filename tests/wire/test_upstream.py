@@ -343,9 +343,21 @@ async def test_silence_within_the_answer_is_an_idle_timeout(upstream: PooledUpst
         await asyncio.wait_for(backend.peers[0].gone.wait(), 5)
 
 
-async def test_slow_but_steady_is_not_silent_and_our_own_pause_does_not_count(
-    upstream: PooledUpstream,
-) -> None:
+async def test_slow_but_steady_is_not_silent(upstream: PooledUpstream) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(CHUNKED)
+        for _ in range(8):
+            await asyncio.sleep(0.1)
+            await peer.chunk(b"x")
+        await peer.send(b"0\r\n\r\n")
+
+    async with ScriptedBackend(script) as backend:
+        answer = await send(upstream, backend, idle_timeout_s=0.3)
+        assert await whole(answer) == b"x" * 8
+
+
+async def test_a_pause_of_our_own_is_no_silence_of_the_backend(upstream: PooledUpstream) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send(CHUNKED)
@@ -422,7 +434,7 @@ async def test_an_answer_before_the_body_was_read_is_taken(upstream: PooledUpstr
         assert answer.status == 413
         assert await whole(answer) == b"big"
         # What was not sent can never be taken for the next request.
-        await until(lambda: upstream.open_connections == 0)
+        await until(lambda: upstream.open_connections == 0, 1.0)
 
 
 async def test_garbage_is_a_reset(upstream: PooledUpstream) -> None:
