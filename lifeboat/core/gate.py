@@ -12,7 +12,7 @@ model in tests/core/test_gate_model.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -130,7 +130,7 @@ class Gate:
         """
         self.asked += 1
         if self.seats.timed or self.parked.count:
-            self._apply_due(now)
+            self.advance(now)
         first = place is None
         if place is None:
             self._seq += 1
@@ -185,18 +185,18 @@ class Gate:
             pressed = not seat.has_room or pool.depth > 0
             seat.in_flight -= 1
             pool.in_flight -= 1
-            if outcome.verdict not in NO_DRAIN:
+            if lease.dispatched and outcome.verdict not in NO_DRAIN:
                 pool.drain.finished(now, lease.granted_at, pressed)
         epoch = seat.standing.epoch
         turned = self.seats.learn(lease, outcome, now)
         if seat.leaving:
             self.seats.retire_if_empty(seat, now)
         if self.parked.count or self.seats.timed:
-            self._apply_due(now)
             if seat.standing.epoch != epoch:
                 self._readmit_excluders(seat, now)
+            due = self._apply_due(now)
             # A turn of one backend's health may open others: the last trusted one, for instance.
-            self._pump(self.seats.by_name.values() if turned else (seat,), now)
+            self._pump(self.seats.by_name.values() if turned else (seat, *due), now)
 
     def exclude(self, place: Place, lease: Lease) -> None:
         """Keep a request away from the backend that failed it, until that backend recovers."""
@@ -210,6 +210,7 @@ class Gate:
 
     def note_dispatch(self, lease: Lease) -> None:
         """Count a request that is being sent to the backend of its lease."""
+        lease.dispatched = True
         pool = self.pools[lease.pool_name]
         pool.dispatched += 1
         by_pool = lease.seat.dispatched_by_pool
@@ -230,7 +231,7 @@ class Gate:
 
     def advance(self, now: float) -> None:
         """Apply what the clock alone decides: expiry, the end of pauses, and who gets that room."""
-        self._apply_due(now)
+        self._pump(self._apply_due(now), now)
 
     def next_event_at(self, now: float) -> float | None:
         """Return when `advance` has something to do; None while the clock changes nothing."""
@@ -395,7 +396,7 @@ class Gate:
 
     def _leave(self, ticket: Ticket, state: TicketState, now: float) -> None:
         self.parked.leave(ticket, state)
-        self.pools[ticket.pool_name].unpark()
+        self.pools[ticket.pool_name].unpark(ticket)
         ticket.place.parked_s += max(0.0, now - ticket.parked_at)
 
     def _turn_away(self, ticket: Ticket, refusal: Refusal, now: float) -> None:
@@ -417,11 +418,15 @@ class Gate:
         self.waits.add(wait_s, now)
         self.pools[ticket.pool_name].waits.add(wait_s, now)
 
-    def _apply_due(self, now: float) -> None:
+    def _apply_due(self, now: float) -> Sequence[Seat]:
+        """Expire and reopen what is due; return the backends whose room the caller must pump.
+
+        It does not pump by itself: two pumps in a step, each over some of the backends with new
+        room, would let the first give away a slot that the order has for a ticket of the second.
+        """
         while (ticket := self.parked.due(now)) is not None:
             self._expire(ticket, now)
-        if self.seats.timed:
-            self._pump(self.seats.take_due(now), now)
+        return self.seats.take_due(now) if self.seats.timed else ()
 
     def _settle(self, now: float) -> None:
         """After a change that may have opened anything: apply what is due, then pump all."""
@@ -457,28 +462,32 @@ class Gate:
         self._refit(list(seat.excluded_by), now)
 
     def _refit(self, tickets: Iterable[Ticket], now: float) -> None:
-        """Find the lane of parked requests again after a change of who can serve them."""
+        """Find the lane of parked requests again after a change of who can serve them.
+
+        Whose last backend went waits for another until its TTL (contract, section 2); only what
+        became too large for all, or turned out to be a name of nobody, is answered at once.
+        """
         for ticket in tickets:
             ask = ticket.ask
             route = self.seats.directory.route(ask.model, ask.capability)
             if isinstance(route, Refusal):
-                self._turn_away(ticket, route, now)
+                if ticket.pool_name == UNKNOWN_POOL:
+                    self._turn_away(ticket, route, now)
+                else:
+                    self.parked.move(ticket, NOBODY)
                 continue
             self._move_to_pool(ticket, route.pool)
             key = self._key(route, ask, ticket.place)
             if key is None:
                 self._turn_away(ticket, too_large(route, ask.estimate), now)
-            elif not key and not self.rules.holds:
-                pool = self.pools[ticket.pool_name]
-                self._turn_away(ticket, refusals.nothing_in_service(self, pool, route, now), now)
             else:
                 self.parked.move(ticket, key)
 
     def _move_to_pool(self, ticket: Ticket, pool_name: str) -> None:
         if ticket.pool_name != pool_name:
-            self.pools[ticket.pool_name].unpark()
+            self.pools[ticket.pool_name].unpark(ticket)
             ticket.pool_name = pool_name
-            self.pools[pool_name].park(ticket)
+            self.pools[pool_name].take_over(ticket)
 
     def _renew_pools(self, now: float) -> None:
         """Make a pool of every known model; forget those long unknown and empty."""

@@ -142,13 +142,14 @@ class Standing:
                 return self._turn(Health.DOWN, probe.detail or "probes fail")
 
     def _succeed(self, now: float) -> bool:
-        recovered = self.failures > 0 or self.health is not Health.UP
+        failed = self.failures > 0 or self.health not in (Health.STARTING, Health.UP)
+        recovered = failed or self.health is Health.STARTING
         self.last_success_at = now
         self.failures = 0
         self.probe_failures = 0
         self.pause_s = FIRST_PAUSE_S
         if recovered:
-            if self.health is not Health.STARTING:
+            if failed:
                 self.epoch += 1
             self._turn(Health.UP, None)
         return recovered

@@ -14,6 +14,9 @@ from typing import NamedTuple
 from lifeboat.core.modes import Mode, clamp
 from lifeboat.core.vocabulary import Health, Kind, OperatorState
 
+ROUNDING = 1e-9
+"""Added before rounding down, so that 0.57 x 100 is 57 (in floats it is a hair less)."""
+
 
 class LimitReason(StrEnum):
     """Which input decided the effective limit; `limit_reason` on the wire."""
@@ -95,7 +98,7 @@ def configured_limit(inputs: LimitInputs, rules: LimitRules) -> Limit:
 
 def shared(value: int, share: float) -> int:
     """Return this process's part of a limit or ceiling: rounded down, at least 1; 0 stays 0."""
-    return max(1, floor(value * share)) if value > 0 else 0
+    return max(1, floor(value * share + ROUNDING)) if value > 0 else 0
 
 
 def effective_limit(inputs: LimitInputs, rules: LimitRules) -> Limit:

@@ -7,7 +7,7 @@ that a change of membership concerns. Held by tests/core/test_gate_machine.py (I
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from lifeboat.core.modes import ParkedOrder
 from lifeboat.core.queue import (
@@ -16,7 +16,6 @@ from lifeboat.core.queue import (
     Ticket,
     TicketHeap,
     TicketState,
-    is_parked,
 )
 from lifeboat.core.seat import Seat
 from lifeboat.core.seats import Seats
@@ -31,7 +30,7 @@ class Parked:
     def __init__(self, seats: Seats) -> None:
         self._seats = seats
         self._lanes: dict[frozenset[str], Lane] = {}
-        self._deadlines = TicketHeap(is_parked)
+        self._deadlines = TicketHeap()
         self.count = 0
 
     def add(self, ticket: Ticket, key: frozenset[str]) -> None:
@@ -80,20 +79,21 @@ class Parked:
                 seat.excluded_by.discard(ticket)
 
     def first_for(
-        self, seats: Iterable[Seat], now: float, boost_s: float, order: ParkedOrder
+        self, seats: Sequence[Seat], now: float, boost_s: float, order: ParkedOrder
     ) -> Ticket | None:
-        """Return the first, in the one order, of all tickets that any of `seats` can serve."""
+        """Return the first, in the one order, of all tickets that any of `seats` can serve.
+
+        seats: at least one.
+        """
         best: OrderKey | None = None
         first: Ticket | None = None
-        seen: set[frozenset[str]] = set()
-        for seat in seats:
-            for key, lane in seat.lanes.items():
-                if key in seen:
-                    continue
-                seen.add(key)
-                head = lane.head(now, boost_s, order)
-                if head is not None and (best is None or head[0] < best):
-                    best, first = head
+        lanes = seats[0].lanes
+        for seat in seats[1:]:
+            lanes = lanes | seat.lanes
+        for lane in lanes.values():
+            head = lane.head(now, boost_s, order)
+            if head is not None and (best is None or head[0] < best):
+                best, first = head
         return first
 
     def next_deadline(self) -> float | None:

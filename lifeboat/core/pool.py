@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lifeboat.core.queue import Ticket, TicketHeap, is_parked
+from collections import OrderedDict
+
+from lifeboat.core.queue import Ticket
 from lifeboat.core.rates import RateWindow
 from lifeboat.core.vocabulary import Reason
 from lifeboat.core.waits import DrainRate, WaitRecord
@@ -11,14 +13,13 @@ from lifeboat.core.waits import DrainRate, WaitRecord
 class Pool:
     """Counters and records of one model name.
 
-    depth: its parked tickets, exactly (I3). in_flight: its open leases. members: names of the
-    backends that serve it. named: known now, by a backend or by the configuration; gone_at: since
-    when it is not.
+    in_flight: its open leases that hold a slot. members: names of the backends that serve it.
+    gone_at: since when no backend serves it and no configuration names it, None while one does.
     """
 
     __slots__ = (
-        "_ages",
-        "depth",
+        "_in_order",
+        "_parked",
         "dispatched",
         "drain",
         "gone_at",
@@ -33,7 +34,6 @@ class Pool:
     def __init__(self, name: str) -> None:
         self.name = name
         self.members: tuple[str, ...] = ()
-        self.depth = 0
         self.in_flight = 0
         self.dispatched = 0
         self.rejected: dict[Reason, int] = dict.fromkeys(Reason, 0)
@@ -41,25 +41,41 @@ class Pool:
         self.drain = DrainRate()
         self.rate: RateWindow | None = None
         self.gone_at: float | None = None
-        self._ages = TicketHeap(self._owns)
+        # A dict would find its first key ever slower, past the ones that left before it.
+        self._parked: OrderedDict[Ticket, None] = OrderedDict()
+        self._in_order = True
 
-    def _owns(self, ticket: Ticket) -> bool:
-        return is_parked(ticket) and ticket.pool_name == self.name
+    @property
+    def depth(self) -> int:
+        """The number of its parked tickets (I3)."""
+        return len(self._parked)
 
     def park(self, ticket: Ticket) -> None:
-        """Count a ticket in."""
-        self.depth += 1
-        self._ages.push(ticket.parked_at, ticket)
+        """Count in a ticket that is being parked."""
+        self._parked[ticket] = None
 
-    def unpark(self) -> None:
-        """Count a ticket out; it must have left PARKED before."""
-        self.depth -= 1
+    def take_over(self, ticket: Ticket) -> None:
+        """Count in a ticket that was parked in another pool before."""
+        self._parked[ticket] = None
+        self._in_order = False
+
+    def unpark(self, ticket: Ticket) -> None:
+        """Count a ticket out."""
+        del self._parked[ticket]
 
     def oldest_wait_s(self, now: float) -> float:
         """Return how long the longest parked has been waiting this time, 0.0 when none is."""
-        oldest = self._ages.head()
-        return 0.0 if oldest is None else max(0.0, now - oldest[0])
+        self._sort()
+        oldest = next(iter(self._parked), None)
+        return 0.0 if oldest is None else max(0.0, now - oldest.parked_at)
 
     def parked(self) -> list[Ticket]:
         """Return the parked tickets, longest first."""
-        return sorted(set(self._ages), key=lambda ticket: (ticket.parked_at, ticket.place.seq))
+        self._sort()
+        return list(self._parked)
+
+    def _sort(self) -> None:
+        if not self._in_order:
+            tickets = sorted(self._parked, key=lambda ticket: (ticket.parked_at, ticket.place.seq))
+            self._parked = OrderedDict.fromkeys(tickets)
+            self._in_order = True

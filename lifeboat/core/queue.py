@@ -12,7 +12,7 @@ tests/core/test_gate_machine.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
@@ -88,6 +88,10 @@ class Ticket:
         self.lane: Lane | None = None
         self.waiter: object = None
 
+    def __lt__(self, other: Ticket) -> bool:
+        """Entries of one request tie (parked again, or back in a lane): either may be first."""
+        return False
+
 
 _Entry: TypeAlias = tuple[float, int, Ticket]
 
@@ -95,22 +99,23 @@ _Entry: TypeAlias = tuple[float, int, Ticket]
 class TicketHeap:
     """A heap of tickets by (key, seq) with lazy deletion: entries of tickets that left are dead.
 
-    `belongs` tells the living from the dead; sweeping keeps the dead below the living.
+    A ticket lives while it is in `lane`, or in any lane where that is None. Sweeping keeps the dead
+    below the living.
     """
 
-    __slots__ = ("_belongs", "_entries", "_sweep_above")
+    __slots__ = ("_entries", "_lane", "_sweep_above")
 
-    def __init__(self, belongs: Callable[[Ticket], bool]) -> None:
+    def __init__(self, lane: Lane | None = None) -> None:
         self._entries: list[_Entry] = []
-        self._belongs = belongs
+        self._lane = lane
         self._sweep_above = SWEEP_AT
 
     def push(self, key: float, ticket: Ticket) -> None:
         """Add a ticket under a key; ties go to the earlier arrival."""
         entries = self._entries
         if len(entries) >= self._sweep_above:
-            belongs = self._belongs
-            entries[:] = [entry for entry in entries if belongs(entry[2])]
+            # By ticket: one that left its lane and came back has two entries, both living.
+            entries[:] = {entry[2]: entry for entry in entries if self._lives(entry[2])}.values()
             heapify(entries)
             self._sweep_above = max(SWEEP_AT, 2 * len(entries))
         heappush(entries, (key, ticket.place.seq, ticket))
@@ -118,23 +123,23 @@ class TicketHeap:
     def head(self) -> _Entry | None:
         """Return the first living entry, None when there is none."""
         entries = self._entries
-        belongs = self._belongs
+        own = self._lane
         while entries:
             entry = entries[0]
-            if belongs(entry[2]):
+            lane = entry[2].lane
+            # As in `_lives`, spelled out: every grant comes by here.
+            if lane is not None and (lane is own or own is None):
                 return entry
             heappop(entries)
         return None
 
+    def _lives(self, ticket: Ticket) -> bool:
+        lane = ticket.lane
+        return lane is not None and (lane is self._lane or self._lane is None)
+
     def __iter__(self) -> Iterator[Ticket]:
-        """Yield the living, in no order."""
-        belongs = self._belongs
-        return (entry[2] for entry in self._entries if belongs(entry[2]))
-
-
-def is_parked(ticket: Ticket) -> bool:
-    """Return whether a ticket still waits."""
-    return ticket.state == TicketState.PARKED
+        """Yield the living, in no order; one that left and came back may come twice."""
+        return (entry[2] for entry in self._entries if self._lives(entry[2]))
 
 
 class Lane:
@@ -144,16 +149,14 @@ class Lane:
     less the ticket's exclusions. count: parked tickets in it.
     """
 
-    __slots__ = ("_by_arrival", "_by_size", "count", "key")
+    __slots__ = ("_by_arrival", "_by_size", "_of_class", "count", "key")
 
     def __init__(self, key: frozenset[str]) -> None:
         self.key = key
         self.count = 0
-        self._by_arrival = tuple(TicketHeap(self._holds) for _ in range(CLASSES))
-        self._by_size = tuple(TicketHeap(self._holds) for _ in range(CLASSES))
-
-    def _holds(self, ticket: Ticket) -> bool:
-        return ticket.lane is self
+        self._of_class = [0] * CLASSES
+        self._by_arrival = tuple(TicketHeap(self) for _ in range(CLASSES))
+        self._by_size = tuple(TicketHeap(self) for _ in range(CLASSES))
 
     def add(self, ticket: Ticket) -> None:
         """Put a parked ticket in its place."""
@@ -161,11 +164,13 @@ class Lane:
         ticket.lane = self
         self._by_arrival[rank].push(ticket.place.arrived_at, ticket)
         self._by_size[rank].push(float(ticket.ask.estimate.total_tokens), ticket)
+        self._of_class[rank] += 1
         self.count += 1
 
     def discard(self, ticket: Ticket) -> None:
         """Take a ticket out; its heap entries die in place."""
         ticket.lane = None
+        self._of_class[ticket.ask.priority.rank] -= 1
         self.count -= 1
 
     def head(
@@ -173,25 +178,25 @@ class Lane:
     ) -> tuple[OrderKey, Ticket] | None:
         """Return the ticket to be served first and its key in the one order, None when empty."""
         oldest: _Entry | None = None
-        first: tuple[int, _Entry] | None = None
+        first: _Entry | None = None
+        first_class = 0
         for rank in range(CLASSES):
-            entry = self._by_arrival[rank].head()
+            entry = self._by_arrival[rank].head() if self._of_class[rank] else None
             if entry is None:
                 continue
-            if oldest is None or entry[:2] < oldest[:2]:
+            if oldest is None or entry < oldest:
                 oldest = entry
             if first is None:
-                if order is ParkedOrder.SMALLEST_FIRST:
-                    sized = self._by_size[rank].head()
-                    first = (rank, entry if sized is None else sized)
-                else:
-                    first = (rank, entry)
+                first_class, first = rank, entry
         if oldest is None or first is None:
             return None
-        if now - oldest[0] >= boost_s:
-            return (0, oldest[0], float(oldest[1]), 0), oldest[2]
-        rank, entry = first
-        return (1, float(rank), entry[0], entry[1]), entry[2]
+        arrived_at, seq, ticket = oldest
+        if now - arrived_at >= boost_s:
+            return (0, arrived_at, float(seq), 0), ticket
+        if order is ParkedOrder.SMALLEST_FIRST:
+            first = self._by_size[first_class].head() or first
+        key, seq, ticket = first
+        return (1, float(first_class), key, seq), ticket
 
     def __iter__(self) -> Iterator[Ticket]:
         """Yield the parked tickets, in no order."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import floor
 
-from lifeboat.core.limits import LimitRules, shared
+from lifeboat.core.limits import ROUNDING, LimitRules, shared
 from lifeboat.core.modes import MODES, Mode, ModeRow
 
 
@@ -101,9 +101,13 @@ class GateRules:
         return self.ttl_s if own is None else own
 
     def ceiling(self, pool: str, concurrency: int) -> int:
-        """Return the most parked requests of a pool with this configured concurrency."""
+        """Return the most parked requests of a pool with this configured concurrency.
+
+        A depth or a multiplier of 0 parks nothing; anything else parks at least one.
+        """
         own = self.of(pool).max_depth
         absolute = self.max_depth if own is None else own
         if absolute is not None:
             return shared(absolute, self.share)
-        return max(1, floor(self.depth_multiplier * concurrency * self.share))
+        most = self.depth_multiplier * concurrency * self.share
+        return max(1, floor(most + ROUNDING)) if self.depth_multiplier > 0 else 0

@@ -99,6 +99,21 @@ class Seat:
         """Whether only single trials are allowed, other backends permitting."""
         return self.standing.health is Health.SUSPECT
 
+    def rejoin(self) -> None:
+        """Come back after a removal: counters and in-flight go on, what was known does not.
+
+        It may be another server under the old name, so it counts as live until it shows otherwise,
+        and no request excludes it any more.
+        """
+        epoch = self.standing.epoch + 1
+        self.standing = Standing(self.standing.probe_threshold)
+        self.standing.epoch = epoch
+        self.saturation = Saturation()
+        self.throttled_until = 0.0
+        self.slots = None
+        self.operator_state = OperatorState.READY
+        self.leaving = False
+
     def respec(self, spec: BackendSpec) -> None:
         """Take a changed description of the same backend."""
         self.spec = spec
@@ -136,10 +151,21 @@ class Lease:
     """A held slot; it is closed exactly once, by the gate.
 
     level: how many were in flight there with this one, when it was granted. holds_slot: False for
-    requests that take none. waited_s: all the time its request was parked.
+    requests that take none. dispatched: its request was sent (`Gate.note_dispatch`); what never
+    was says nothing about the backend. waited_s: all the time its request was parked.
     """
 
-    __slots__ = ("ask", "granted_at", "holds_slot", "level", "open", "place", "pool_name", "seat")
+    __slots__ = (
+        "ask",
+        "dispatched",
+        "granted_at",
+        "holds_slot",
+        "level",
+        "open",
+        "place",
+        "pool_name",
+        "seat",
+    )
 
     def __init__(
         self, ask: Ask, place: Place, pool_name: str, seat: Seat, granted_at: float
@@ -152,6 +178,7 @@ class Lease:
         self.level = seat.in_flight
         self.holds_slot = ask.gated
         self.open = True
+        self.dispatched = False
 
     @property
     def backend(self) -> str:

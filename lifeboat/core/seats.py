@@ -12,7 +12,7 @@ from lifeboat.core.fit import Directory
 from lifeboat.core.health import Probe
 from lifeboat.core.limits import LimitRules
 from lifeboat.core.seat import Lease, Seat
-from lifeboat.core.vocabulary import BackendSpec, OperatorState, Outcome, Verdict
+from lifeboat.core.vocabulary import BackendSpec, Outcome, Verdict
 
 RETIRED_FOR_S = 3600.0
 """How long a removed backend's counters wait for its return (contract, section 9: an hour)."""
@@ -79,9 +79,8 @@ class Seats:
             seat = Seat(spec, self._probe_threshold)
             self._ordinal += 1
             seat.last_pick = self._ordinal
-        elif seat.leaving or spec.name not in self.by_name:
-            seat.leaving = False
-            seat.operator_state = OperatorState.READY
+        elif seat.leaving:
+            seat.rejoin()
         seat.respec(spec)
         self.by_name[spec.name] = seat
         self.rebuild(now)
@@ -94,16 +93,18 @@ class Seats:
 
     def retire_if_empty(self, seat: Seat, now: float) -> None:
         """Drop a removed backend whose last lease has ended; keep its counters for a while."""
-        if seat.leaving and seat.in_flight == 0:
-            del self.by_name[seat.spec.name]
+        name = seat.spec.name
+        # A lease that holds no slot may outlast the seat's stay.
+        if seat.leaving and seat.in_flight == 0 and self.by_name.get(name) is seat:
+            del self.by_name[name]
             self.timed.discard(seat)
             seat.lanes.clear()
             seat.excluded_by.clear()
             seat.removed_at = now
-            self.retired[seat.spec.name] = seat
-            for name, old in list(self.retired.items()):
+            self.retired[name] = seat
+            for retired, old in list(self.retired.items()):
                 if now - old.removed_at > RETIRED_FOR_S:
-                    del self.retired[name]
+                    del self.retired[retired]
 
     def name_models(self, names: frozenset[str], now: float) -> bool:
         """Set the model names that are known without a backend; return whether they changed."""
@@ -168,7 +169,7 @@ class Seats:
         verdict = outcome.verdict
         if verdict in FAILED:
             seat.failed += 1
-        elif verdict is Verdict.CLIENT_GONE:
+        elif verdict is Verdict.CLIENT_GONE and lease.dispatched:
             seat.cancelled += 1
         if verdict is Verdict.SATURATED:
             seat.saturation.refuse(seat.in_flight, lease.granted_at, outcome.retry_after_s, now)

@@ -13,6 +13,9 @@ UNGATED_COUNTS_AS = 32
 """A disabled gate weighs as the default limit; as ratio 0 it would take all the traffic."""
 
 
+INFINITE = float("inf")
+
+
 class Candidate(Protocol):
     """What a policy may look at.
 
@@ -34,7 +37,10 @@ C = TypeVar("C", bound=Candidate)
 
 
 class Selection(Protocol):
-    """A policy: pick one of at least one candidate, all with room and all covering the request."""
+    """A policy: pick one of at least one candidate, all of which cover the request.
+
+    All have room, unless the request takes no slot: then a limit may be 0 or used up.
+    """
 
     def choose(self, candidates: Sequence[C]) -> C: ...
 
@@ -57,5 +63,8 @@ class LeastUtilised:
 
 def _rank(candidate: Candidate) -> tuple[float, float, int]:
     limit = candidate.limit
+    if limit == 0:
+        # Closed, and offered all the same to a request that takes no slot: the last resort.
+        return (INFINITE, candidate.cap_tokens, candidate.last_pick)
     weight = UNGATED_COUNTS_AS if limit is None else limit
     return (candidate.in_flight / weight, candidate.cap_tokens, candidate.last_pick)
