@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -18,6 +20,46 @@ from lifeboat.settings.load import load
 
 START_S = 20.0
 """Longest wait for a router to say where it listens."""
+
+
+CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A whole answer as a client saw it. took_s: from sending the request to the last byte."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    took_s: float
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return self.json["error"]
+
+    @property
+    def wait_ms(self) -> int:
+        return int(self.headers["X-Lifeboat-Wait-ms"])
+
+
+def backends_yaml(*backends: Mapping[str, object], **top: object) -> str:
+    """Return a configuration; JSON is YAML."""
+    return json.dumps({"backends": list(backends), **top})
+
+
+def backend(url: str, name: str = "a", **fields: object) -> dict[str, object]:
+    """Return the entry of a backend that serves the model `m`."""
+    return {"name": name, "url": url, "models": ["m"], **fields}
+
+
+def chat_body(text: str = "Hello", *, model: str = "m", **fields: object) -> dict[str, object]:
+    """Return the body of a chat."""
+    return {"model": model, "messages": [{"role": "user", "content": text}], **fields}
 
 
 class Running:
@@ -35,6 +77,47 @@ class Running:
     def admin_url(self) -> str:
         return (self.router.admin_addresses or self.router.addresses)[0]
 
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    async def ask(
+        self,
+        path: str = CHAT,
+        body: object = None,
+        *,
+        method: str = "POST",
+        headers: Mapping[str, str] | None = None,
+        url: str | None = None,
+    ) -> Answered:
+        """Send a request (a chat to `m` by default) and read the whole answer.
+
+        body: bytes as they are, anything else as JSON.
+        """
+        if body is None and method == "POST":
+            body = chat_body()
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        all_headers = {"Content-Type": "application/json", **(headers or {})}
+        loop = asyncio.get_running_loop()
+        started_at = loop.time()
+        async with self.session.request(
+            method, f"{url or self.url}{path}", data=data, headers=all_headers
+        ) as answer:
+            raw = await answer.read()
+            took_s = loop.time() - started_at
+            return Answered(answer.status, answer.headers, raw, took_s)
+
+    async def admin(self, method: str, path: str, body: object = None) -> Answered:
+        """Send a call to an operators' path."""
+        return await self.ask(f"/api/lb/{path}", body, method=method, url=self.admin_url)
+
+    async def metrics(self) -> dict[str, float]:
+        """Return every sample of the metrics page, by name and labels as they are written."""
+        async with self.session.get(f"{self.admin_url}/metrics") as answer:
+            text = await answer.text()
+        lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
     async def state(self) -> dict:
         async with self.session.get(f"{self.admin_url}/api/lb/state") as answer:
             return await answer.json()
@@ -48,7 +131,7 @@ class Running:
                     return state
                 await asyncio.sleep(0.02)
 
-    async def until(self, holds, seconds: float = 5.0) -> dict:
+    async def until(self, holds: Callable[[dict], bool], seconds: float = 5.0) -> dict:
         """Wait until a condition on the state holds, and return that state."""
         async with asyncio.timeout(seconds):
             while True:
