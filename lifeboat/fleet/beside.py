@@ -76,6 +76,7 @@ class Agent:
         self._told = told
         self._inquirer = Inquirer()
         self._complaint: str | None = None
+        self._announced: dict[str, object] = {}
         self._member = Member(
             name=told.name, kind=told.kind or Kind.OPENAI, url=told.server,
             serves=frozenset(told.serves), api_key=told.api_key,
@@ -111,9 +112,8 @@ class Agent:
             if learned is None:
                 self._complain(f"the server at {self._told.server} does not answer yet")
             else:
-                status, answer = await self._call(
-                    session, "POST", "", registration_of(self._told, learned)
-                )
+                self._announced = registration_of(self._told, learned)
+                status, answer = await self._call(session, "POST", "", self._announced)
                 if status in (200, 201):
                     if not registered or self._complaint is not None:
                         log.info("registered %s with %s", self._told.name, self._told.router)
@@ -182,9 +182,8 @@ class Agent:
         self, session: aiohttp.ClientSession, method: str, path: str, body: object
     ) -> tuple[int | None, Mapping[str, Any]]:
         """Return the router's answer; status None where there is none."""
-        headers = (
-            {} if self._told.token is None else {"Authorization": f"Bearer {self._told.token}"}
-        )
+        token = self._told.token
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         url = join(self._told.router, f"/api/lb/backends{path}")
         try:
             async with session.request(
