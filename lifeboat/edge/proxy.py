@@ -32,8 +32,8 @@ from lifeboat.edge.makers import Makers
 from lifeboat.edge.refuse import error_response, refusal_response
 from lifeboat.edge.sweep import PausedSweep
 from lifeboat.fleet import Ambiguous, Fleet
-from lifeboat.observe.events import GoneAt, Observers
-from lifeboat.wire.downstream import client_gone
+from lifeboat.observe.events import CLIENT_LEFT_STATUS, GoneAt, Observers
+from lifeboat.wire.downstream import Relayed, abort, client_gone
 
 _log = logging.getLogger("lifeboat.edge")
 
@@ -110,9 +110,11 @@ class Proxy:
             journey.gone = True
             raise
         except ConnectionError:
-            # The client's connection broke while we read from it or wrote to it ourselves.
+            # The client's connection broke while we read from it or wrote to it ourselves: nobody
+            # is left to answer, and raised it would be logged as a fault of ours.
             journey.gone = True
-            raise
+            abort(request)
+            return Relayed(CLIENT_LEFT_STATUS, body_bytes=0, keep_alive=False)
         except Exception:
             _log.exception("request %s failed", journey.request_id)
             return self._fault(journey)
