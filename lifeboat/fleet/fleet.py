@@ -31,6 +31,7 @@ from lifeboat.fleet.rules import LiveMode, frozen_changes, gate_rules, value_sou
 from lifeboat.fleet.state_file import StateFile
 from lifeboat.fleet.warnings import fleet_warnings
 from lifeboat.fleet.watch import Surroundings
+from lifeboat.observe.warnings import Warned, all_warnings
 from lifeboat.settings.shapes import BackendConfig, Configuration, Settings
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class Fleet:
         pace: Pace = USUAL_PACE,
     ) -> None:
         self._configuration = configuration
+        self._door = door
         self._live = LiveMode()
         self._inquirer = Inquirer()
         self._engine_room = EngineRoom(embedded, stop_embedded)
@@ -68,7 +70,7 @@ class Fleet:
         path = configuration.settings.state_file
         self._state_file = None if path is None else StateFile(path)
         self._membership = Membership(around, self._engine_room, self._state_file)
-        self._pulse = Pulse(around, self._membership, self._engine_room, self.warnings)
+        self._pulse = Pulse(around, self._membership, self._engine_room, self._worth_logging)
         self._pulse_task: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         self._started_with = configuration.settings
@@ -171,17 +173,28 @@ class Fleet:
 
     def warnings(self) -> dict[str, list[str]]:
         """Return what an operator should know, by backend; "" is about the whole fleet."""
+        found = self._found()
+        general = [*found.pop("", []), *self._membership.warnings(), *self._reload_warnings()]
+        if general:
+            found[""] = general
+        return found
+
+    def _found(self) -> dict[str, list[str]]:
         roster = self._roster
-        found = fleet_warnings(
+        return fleet_warnings(
             roster.present.values(),
             roster.at_gate(_in_flight),
             roster.names.hidden_aliases,
             self.settings.gguf_default_max_concurrency,
         )
-        general = [*found.pop("", []), *self._membership.warnings(), *self._reload_warnings()]
-        if general:
-            found[""] = general
-        return found
+
+    def _worth_logging(self) -> list[Warned]:
+        """Return the warnings that nobody else logs: ours, and those of the live state."""
+        urls = {name: member.url for name, member in self.members().items()}
+        ours = [
+            Warned(text, name or None) for name, texts in self._found().items() for text in texts
+        ]
+        return all_warnings(self._door.view(), urls, self.engines(), tuple(ours))
 
     def _reload_warnings(self) -> list[str]:
         texts = [] if self.reload_fault is None else [self.reload_fault]

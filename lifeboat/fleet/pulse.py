@@ -15,27 +15,32 @@ from lifeboat.core.vocabulary import UNKNOWN_POOL
 from lifeboat.fleet.engine_room import EngineRoom
 from lifeboat.fleet.membership import Membership
 from lifeboat.fleet.watch import Surroundings
+from lifeboat.observe.warnings import Warned
 
 log = logging.getLogger(__name__)
 
 _DIGITS = re.compile(r"\d+")
 
+BEATS_PER_LOG = 5
+"""Warnings are logged this rarely: finding them costs a view of the gate."""
+
 
 class Pulse:
-    """What is looked at every second. warnings: those of the fleet now."""
+    """What is looked at every second. warnings: those that stand now."""
 
     def __init__(
         self,
         around: Surroundings,
         membership: Membership,
         engine_room: EngineRoom,
-        warnings: Callable[[], dict[str, list[str]]],
+        warnings: Callable[[], list[Warned]],
     ) -> None:
         self._around = around
         self._membership = membership
         self._engine_room = engine_room
         self._warnings = warnings
-        self._logged: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str | None, str]] = set()
+        self._beats = 0
 
     async def run(self) -> None:
         """Beat until cancelled; a fault of one beat is logged and the next one comes."""
@@ -54,7 +59,9 @@ class Pulse:
         roster.purge()
         await self._engine_room.sweep(self._is_busy)
         await membership.save()
-        self._log_warnings()
+        if self._beats % BEATS_PER_LOG == 0:
+            self._log_warnings()
+        self._beats += 1
 
     def _hint(self, gate: Gate, now: float) -> None:
         """Tell the watches of backends out of service whether anybody wants them."""
@@ -81,11 +88,11 @@ class Pulse:
 
     def _log_warnings(self) -> None:
         """Log each warning once, and again only after it was gone; figures within may change."""
-        shown: set[tuple[str, str]] = set()
-        for name, texts in self._warnings().items():
-            for text in texts:
-                key = (name, _DIGITS.sub("#", text))
-                if key not in self._logged:
-                    log.warning("%s%s", f"backend {name}: " if name else "", text)
-                shown.add(key)
+        shown: set[tuple[str | None, str]] = set()
+        for warned in self._warnings():
+            key = (warned.backend, _DIGITS.sub("#", warned.message))
+            if key not in self._logged:
+                about = f"backend {warned.backend}: " if warned.backend else ""
+                log.warning("%s%s", about, warned.message)
+            shown.add(key)
         self._logged = shown

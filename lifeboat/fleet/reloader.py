@@ -27,6 +27,7 @@ Signature = tuple[int, int, int]
 class Reloader:
     """Reads the configuration again when asked or when its file changed, and hands it over.
 
+    Make it as soon as the configuration is read: the file as it is then is what counts as read.
     read: as at the start, with the same flags and environment; may raise ConfigErrors. applied:
     told of each configuration that is now in force. reloads, failures: how often each happened.
     """
@@ -43,6 +44,8 @@ class Reloader:
         self._applied = applied
         self._poll_s = poll_s
         self._asked = asyncio.Event()
+        self._path = fleet.configuration.path
+        self._loaded = _signature(self._path)
         self.reloads = 0
         self.failures = 0
 
@@ -55,9 +58,7 @@ class Reloader:
 
         Runs until cancelled.
         """
-        path = self._fleet.configuration.path
-        loaded = _signature(path)
-        seen = loaded
+        seen = self._loaded
         while True:
             try:
                 async with asyncio.timeout(self._poll_s):
@@ -66,11 +67,11 @@ class Reloader:
                 pass
             asked = self._asked.is_set()
             self._asked.clear()
-            now = _signature(path)
-            settled = now is not None and now == seen and now != loaded
+            now = _signature(self._path)
+            settled = now is not None and now == seen and now != self._loaded
             seen = now
             if asked or settled:
-                loaded = now
+                self._loaded = now
                 await self.reload()
 
     async def reload(self) -> bool:

@@ -61,6 +61,7 @@ class Roster:
 
     def check_free(self, name: str, url: str) -> None:
         """Raise FleetError (409) while a name is held by a server at another url."""
+        self.purge()
         held = self.present.get(name) or self.leaving.get(name)
         if held is not None and not same_server(held.member.url, url):
             state = "is held by" if name in self.present else "still has requests running at"
@@ -104,14 +105,13 @@ class Roster:
         self.at_gate(lambda gate, now: gate.remove_backend(name, now))
         return known
 
-    def purge(self) -> list[Known]:
-        """Forget those whose last lease has ended, and return them."""
-        gone = [known for name, known in self.leaving.items() if self.seat(name) is None]
-        for known in gone:
-            del self.leaving[known.member.name]
+    def purge(self) -> None:
+        """Forget those whose last lease has ended."""
+        gone = [name for name in self.leaving if self.seat(name) is None]
+        for name in gone:
+            del self.leaving[name]
         if gone:
             self._forget_urls()
-        return gone
 
     def set_state(self, known: Known, state: OperatorState) -> None:
         """Drain, close or reopen a present backend."""

@@ -156,7 +156,13 @@ async def house_of(
     **settings: Any,
 ) -> AsyncIterator[House]:
     """Start a fleet, and end it."""
-    house = House(configured(*backends, models=models, **settings), pace)
+    async with running(House(configured(*backends, models=models, **settings), pace)) as house:
+        yield house
+
+
+@asynccontextmanager
+async def running(house: House) -> AsyncIterator[House]:
+    """Start a fleet, and end it."""
     async with asyncio.TaskGroup() as tasks:
         await house.fleet.start(tasks)
         try:
