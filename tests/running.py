@@ -65,9 +65,13 @@ def chat_body(text: str = "Hello", *, model: str = "m", **fields: object) -> dic
 class Running:
     """A router in this process, with a client session of its own."""
 
-    def __init__(self, router: Router, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, router: Router, session: aiohttp.ClientSession, stop: asyncio.Event
+    ) -> None:
         self.router = router
         self.session = session
+        self.stop = stop
+        """Set it to make the router drain, as SIGTERM does."""
 
     @property
     def url(self) -> str:
@@ -145,11 +149,16 @@ class Running:
 async def running_router(
     yaml: str, directory: Path, environ: Mapping[str, str] | None = None, **flags: object
 ) -> AsyncIterator[Running]:
-    """Run a router in this process on this configuration, on a free port."""
+    """Run a router in this process on this configuration, on a free port.
+
+    Its estimates are the quick ones unless `environ` says otherwise: a tokenizer takes longer to
+    load than most tests to run.
+    """
     path = directory / "backends.yaml"
     path.write_text(yaml)
     all_flags = {"port": "0", "config": str(path), **flags}
-    configuration = load(all_flags, dict(environ or {}), directory)
+    variables = {"LIFEBOAT_LB_TOKENIZER": "quick", **(environ or {})}
+    configuration = load(all_flags, variables, directory)
     router = Router(configuration)
     stop, ready = asyncio.Event(), asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
@@ -162,7 +171,7 @@ async def running_router(
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
             try:
-                yield Running(router, session)
+                yield Running(router, session, stop)
             finally:
                 stop.set()
                 # What a test left running is not waited for.
