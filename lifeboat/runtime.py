@@ -28,6 +28,7 @@ from lifeboat.counting import TokenCounter
 from lifeboat.door import Door
 from lifeboat.edge.admin import Admin
 from lifeboat.edge.app import OwnPath, Switchboard, application, own_paths
+from lifeboat.edge.dashboard import Dashboard
 from lifeboat.edge.dispatch import Dispatch
 from lifeboat.edge.explain import Explainer
 from lifeboat.edge.intake import IntakeRules
@@ -41,6 +42,7 @@ from lifeboat.edge.sweep import PausedSweep
 from lifeboat.fleet import Fleet
 from lifeboat.observe.access_log import AccessLog
 from lifeboat.observe.events import LastRefusals, Observers
+from lifeboat.observe.history import SAMPLE_S, History
 from lifeboat.observe.log_pipe import configure_logging
 from lifeboat.observe.metrics import Metrics
 from lifeboat.observe.state import Surroundings
@@ -93,6 +95,7 @@ class Router:
         self._makers = Makers()
         self._sweep = PausedSweep()
         self._refusals = LastRefusals()
+        self._history = History()
         self.metrics = Metrics(
             self.view,
             version=__version__,
@@ -148,7 +151,8 @@ class Router:
         admin = Admin(
             self.fleet, AdminGuard(settings.admin_token), explainer, self.view, self.surroundings
         )
-        own = own_paths(pages, admin)
+        dashboard = Dashboard(self.door, self._history, __version__)
+        own = own_paths(pages, admin, dashboard)
         if settings.admin_addr is None:
             return Switchboard(own, proxy, new_request_id), None
         public: tuple[OwnPath, ...] = tuple(row for row in own if not row.operators)
@@ -194,6 +198,7 @@ class Router:
                 tasks.create_task(asyncio.to_thread(self._counter.load))
             await self._listen()
             sweep = tasks.create_task(self._sweep.run(), name="sweep of paused connections")
+            sampling = tasks.create_task(self._sample_history(), name="samples of the history")
             try:
                 await self.fleet.start(tasks)
                 self._started = True
@@ -202,7 +207,13 @@ class Router:
                 await self._drain()
             finally:
                 sweep.cancel()
+                sampling.cancel()
                 await self._close()
+
+    async def _sample_history(self) -> None:
+        while True:
+            self._history.sample(self.view())
+            await asyncio.sleep(SAMPLE_S)
 
     async def _listen(self) -> None:
         settings = self.settings

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from lifeboat.edge.admin import Admin
+from lifeboat.edge.dashboard import STATIC_PREFIX, Dashboard
 from lifeboat.edge.endpoints import Endpoint, LocalPath, MethodNotAllowed, match
 from lifeboat.edge.headers import request_id_of
 from lifeboat.edge.journey import NewId
@@ -43,7 +44,7 @@ class OwnPath:
         return LocalPath(self.path, self.methods)
 
 
-def own_paths(pages: Pages, admin: Admin) -> tuple[OwnPath, ...]:
+def own_paths(pages: Pages, admin: Admin, dashboard: Dashboard) -> tuple[OwnPath, ...]:
     """Return the table of the router's own paths (contract, section 4)."""
     return (
         OwnPath("/health", _GET, pages.health, operators=False),
@@ -54,6 +55,8 @@ def own_paths(pages: Pages, admin: Admin) -> tuple[OwnPath, ...]:
         OwnPath("/api/lb/state", _GET, pages.state),
         OwnPath("/api/lb/state/stream", ("GET",), pages.state_stream),
         OwnPath("/api/lb/rejections", _GET, pages.rejections),
+        OwnPath("/api/lb/history", _GET, dashboard.history),
+        OwnPath("/api/lb/parked", _GET, dashboard.parked),
         OwnPath("/api/lb/explain", ("POST",), admin.explain),
         OwnPath("/api/lb/mode", _GET, pages.mode),
         OwnPath("/api/lb/mode", ("PUT",), admin.put_mode),
@@ -61,6 +64,9 @@ def own_paths(pages: Pages, admin: Admin) -> tuple[OwnPath, ...]:
         OwnPath("/api/lb/backends", ("POST",), admin.post_backend),
         OwnPath("/api/lb/backends/", ("PATCH",), admin.patch_backend),
         OwnPath("/api/lb/backends/", ("DELETE",), admin.delete_backend),
+        OwnPath("/", _GET, dashboard.page),
+        OwnPath(STATIC_PREFIX, _GET, dashboard.static),
+        OwnPath("/openapi.json", _GET, dashboard.openapi),
     )
 
 

@@ -1,0 +1,130 @@
+// The dashboard: one live state, shown by its parts. Every figure is the router's own.
+
+import { CallError, startToken } from "./api.js";
+import { showBackends, startBackends } from "./backends.js";
+import { byId, say, setText } from "./dom.js";
+import { startExplain, suggestBody } from "./explain.js";
+import { refreshHistory, showPoolChoice, startHistory } from "./history.js";
+import { startMode } from "./mode.js";
+import { showOverview } from "./overview.js";
+import { refreshParked } from "./parked.js";
+import { showPools } from "./pools.js";
+import { refreshRejections, showRejections, startRejections } from "./rejections.js";
+import { followState } from "./stream.js";
+
+const LIST_MS = 1000; // The lists beside the stream are read at most this often.
+const RETRY_MS = 5000;
+
+let latest = null;
+let drawing = false;
+let connection = "connecting";
+let showMode = () => {};
+
+const announce = (text) => setText(byId("announcer"), text);
+
+/** Return a reader of one page that never runs twice at once, nor more often than LIST_MS. */
+function paced(read) {
+  let busy = false;
+  let readAt = -Infinity;
+  return async function again() {
+    if (busy || performance.now() - readAt < LIST_MS) return false;
+    busy = true;
+    readAt = performance.now();
+    try {
+      await read();
+      return true;
+    } catch (error) {
+      // The stream notices a router that is gone, and says so.
+      if (!(error instanceof CallError)) throw error;
+      return false;
+    } finally {
+      busy = false;
+    }
+  };
+}
+
+const parked = paced(refreshParked);
+const rejections = paced(refreshRejections);
+let anyParked = true;
+let rejectionsAreOld = true;
+
+function draw() {
+  drawing = false;
+  showOverview(latest);
+  showMode(latest);
+  showPools(latest);
+  showBackends(latest);
+  showPoolChoice(latest);
+  suggestBody(latest);
+  if (latest.queue_total_waiters > 0) anyParked = true;
+  // Read once more after the last one left.
+  if (anyParked) parked().then((done) => done && latest.queue_total_waiters === 0 && (anyParked = false));
+  if (showRejections(latest)) rejectionsAreOld = true;
+  if (rejectionsAreOld) {
+    rejections().then((done) => {
+      if (!done) return;
+      rejectionsAreOld = false;
+      showRejections(latest);
+    });
+  }
+}
+
+function onState(state) {
+  latest = state;
+  // Events may come faster than a screen is drawn: the newest is enough.
+  if (!drawing) {
+    drawing = true;
+    requestAnimationFrame(draw);
+  }
+}
+
+const BANNERS = {
+  draining: () => "The router is draining: it takes no new requests and will stop once those in flight have ended.",
+  gone: () => `The router cannot be reached since ${new Date().toLocaleTimeString("en-GB")}. The figures below are the last it told. Trying again.`,
+};
+
+function onConnection(kind) {
+  if (kind === connection) return;
+  connection = kind;
+  document.body.dataset.connection = kind;
+  const mark = byId("connection");
+  mark.dataset.kind = kind;
+  setText(mark, kind);
+  const banner = byId("banner");
+  banner.dataset.kind = kind;
+  say(banner, BANNERS[kind]?.());
+}
+
+async function keepHistory() {
+  let pause = RETRY_MS;
+  try {
+    if (!document.hidden) pause = (await refreshHistory()) * 1000;
+  } catch (error) {
+    if (!(error instanceof CallError)) throw error;
+  }
+  setTimeout(keepHistory, pause);
+}
+
+/** Run what needs a first answer of the router, until it gets one. */
+async function untilAnswered(start) {
+  for (;;) {
+    try {
+      return await start();
+    } catch (error) {
+      if (!(error instanceof CallError)) throw error;
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    }
+  }
+}
+
+startToken();
+startBackends(announce);
+startHistory();
+startRejections();
+followState(onState, onConnection);
+keepHistory();
+untilAnswered(startExplain);
+untilAnswered(() => startMode(announce)).then((show) => {
+  showMode = show;
+  if (latest !== null) showMode(latest);
+});
