@@ -101,7 +101,11 @@ class Agent:
                 if registered:
                     await self._leave(session)
             finally:
-                await self._inquirer.close()
+                await self.close()
+
+    async def close(self) -> None:
+        """Close the connections to the server; `run` does so at its end."""
+        await self._inquirer.close()
 
     async def _keep(self, session: aiohttp.ClientSession, stop: asyncio.Event) -> bool:
         """Heartbeat until `stop`; return whether the router ever took the server in."""

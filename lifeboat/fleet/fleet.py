@@ -147,6 +147,7 @@ class Fleet:
     def members(self) -> Mapping[str, Member]:
         """Return every backend by name: those present, then those that left and still run."""
         roster = self._roster
+        roster.purge()
         return {
             name: known.member
             for group in (roster.present, roster.leaving)

@@ -228,15 +228,9 @@ class Membership:
     def _renew(self, known: Known, registration: Registration) -> None:
         """Take a heartbeat, and what it says anew.
 
-        A backend of the configuration stays one: of its registration only the limits count.
+        A backend of the configuration needs none, and is what the configuration says.
         """
         if known.member.origin is not Origin.REGISTERED:
-            backend, given = registration.backend, registration.given
-            if "max_concurrency" in given and backend.max_concurrency is not None:
-                known.set_max_concurrency = backend.max_concurrency
-            if "max_input_tokens" in given:
-                known.set_input_cap = backend.max_input_tokens
-            self._roster.publish(known)
             return
         before = known.member
         ttl_s = before.ttl_s if registration.ttl_s is None else registration.ttl_s

@@ -73,6 +73,7 @@ class Watch:
         self._list_due_at = self._probed_at
         self._traffic: int | None = None
         self._props = Props()
+        self._asked_at: float | None = None
         self._props_due_at = self._metrics_due_at = self._slots_due_at = self._probed_at
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
@@ -125,7 +126,10 @@ class Watch:
             except Exception:
                 # A fault of ours must not end the watch over a backend that may come back.
                 log.exception("probing %s failed", self.known.member.name)
-            self.first.set()
+            if not self.first.is_set():
+                # Slots and caps before the first request, where the server tells them quickly.
+                await self._read_if_due()
+                self.first.set()
             await self._rest()
 
     async def _probe(self) -> None:
@@ -220,29 +224,30 @@ class Watch:
 
     async def _read_for_ever(self) -> None:
         await self.first.wait()
-        read_at: float | None = None
-        while self.known.member.kind in TELLS_LOAD:
-            now = self._around.clock()
-            if self._reading_due(read_at, now):
-                read_at = now
-                try:
-                    await self._read()
-                except Exception:
-                    log.exception("reading the engine of %s failed", self.known.member.name)
+        while True:
             await asyncio.sleep(self._around.pace.soonest_s)
+            await self._read_if_due()
 
-    def _reading_due(self, read_at: float | None, now: float) -> bool:
+    async def _read_if_due(self) -> None:
+        now = self._around.clock()
+        if self.known.member.kind in TELLS_LOAD and self._is_reading_due(now):
+            self._asked_at = now
+            try:
+                await self._read()
+            except Exception:
+                log.exception("reading the engine of %s failed", self.known.member.name)
+
+    def _is_reading_due(self, now: float) -> bool:
         """Every second while it holds requests, else as often as it is probed; never while down."""
         seat = self._around.roster.seat(self.known.member.name)
         if seat is None or seat.standing.health in (Health.DOWN, Health.LOADING):
             return False
         reading = self.known.reading
         busy = reading is not None and (reading.running or reading.waiting)
-        due_at = read_at or 0.0
         return (
-            read_at is None
+            self._asked_at is None
             or bool(seat.in_flight or busy)
-            or now >= due_at + self._around.settings().probe_interval_s
+            or now >= self._asked_at + self._around.settings().probe_interval_s
         )
 
     async def _read(self) -> None:

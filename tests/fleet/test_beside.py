@@ -181,7 +181,9 @@ async def test_what_a_server_is_shows_in_its_own_answers(
 ) -> None:
     async with serving() as [server]:
         server.answers |= answers
-        assert await Agent(Beside("b", "http://h", server.url, server.url)).learn() == learned
+        agent_ = Agent(Beside("b", "http://h", server.url, server.url))
+        assert await agent_.learn() == learned
+        await agent_.close()
 
 
 @pytest.mark.parametrize(

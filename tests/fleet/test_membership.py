@@ -195,9 +195,9 @@ async def test_a_ca_file_that_cannot_be_used_refuses_a_registration() -> None:
         assert house.fleet.members() == {}
 
 
-async def test_a_registration_of_a_configured_backend_is_only_a_heartbeat_with_limits() -> None:
-    async with serving() as [server], house_of(backend("a", server)) as house:
+async def test_a_registration_of_a_configured_backend_changes_nothing() -> None:
+    async with serving() as [server], house_of(backend("a", server, max_concurrency=8)) as house:
         assert not await house.fleet.register(announced("a", server, ttl=1, max_concurrency=3))
-        assert house.door.view().backends["a"].effective_limit == 3
+        assert house.door.view().backends["a"].effective_limit == 8
         assert house.fleet.members()["a"].origin == "file"
         assert house.fleet.members()["a"].ttl_s is None
