@@ -177,10 +177,12 @@ class EngineDriver:
         finally:
             self._lose_everything()
 
-    def look(self) -> None:
-        """Bring the engine up to the present moment, so that its figures are current."""
-        if self.alive and self._pacing is Pacing.ANCHORED:
-            self._advance()
+    def look(self) -> bool:
+        """Bring the engine up to the present moment, so that its figures are current.
+
+        Bounded: returns True when it lags so far behind that more calls are needed.
+        """
+        return self.alive and self._pacing is Pacing.ANCHORED and self._advance()
 
     async def _sleep(self) -> None:
         loop = asyncio.get_running_loop()

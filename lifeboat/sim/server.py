@@ -12,7 +12,6 @@ that opens the listener late where vLLM's start-up is imitated), all ended by `c
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -33,7 +32,6 @@ from lifeboat.sim.served import ServedModel
 from lifeboat.sim.shapes import ChatShape, CompletionShape, NativeShape
 from lifeboat.sim.wire import json_response
 
-DEFAULT_PORT = 8500
 _KEEPALIVE_S = 5.0
 """Both real servers close an idle connection after five seconds."""
 _MOST_BODY_BYTES = 256 * 1024 * 1024
@@ -64,6 +62,7 @@ class SimulatedServer:
         self.models: list[ServedModel] = []
         self._ready_at_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
+        self._engines: dict[str, list[asyncio.Task[None]]] = {}
         self._runner: web.AppRunner | None = None
         self._socket: socket.socket | None = None
 
@@ -90,7 +89,9 @@ class SimulatedServer:
         await self._runner.setup()
         site = web.SockSite(self._runner, self._socket, backlog=_BACKLOG)
         for model in self.models:
-            self._tasks += [asyncio.create_task(driver.run()) for driver in model.drivers]
+            tasks = [asyncio.create_task(driver.run()) for driver in model.drivers]
+            self._engines[model.names[0]] = tasks
+            self._tasks += tasks
         if startup_s and self._personality is Personality.VLLM:
             self._tasks.append(asyncio.create_task(_listen_later(site, startup_s)))
         else:
@@ -104,14 +105,14 @@ class SimulatedServer:
         """Whether the models are loaded."""
         return asyncio.get_running_loop().time() >= self._ready_at_s
 
+    async def stop_engines(self, name: str) -> None:
+        """End the engines of a model while the server goes on: what a crash looks like."""
+        await _end(self._engines[name])
+
     async def close(self) -> None:
         """End the engines and the listener; open streams break off. Idempotent."""
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await _end(tasks)
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -300,6 +301,12 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _listen_later(site: web.SockSite, startup_s: float) -> None:
