@@ -98,7 +98,7 @@ def fit(rows: list[Row]) -> list[float]:
     for family, *_ in rows:
         sizes[family] += 1
     base = [
-        (sizes[family] ** -0.5 * (6.0 if family in corpus.ENGLISH_AND_CODE else 1.0), counts, true)
+        (sizes[family] ** -0.5 * corpus.importance(family), counts, true)
         for index, (family, counts, true, _) in enumerate(rows)
         if index % 3
     ]

@@ -31,7 +31,8 @@ _LEAD_CLASSES: tuple[tuple[int, int, str], ...] = (
     (0xC4, 0xC8, "e"),  # Latin Extended
     (0xC9, 0xCD, "i"),  # phonetic, combining, Greek's first signs
     (0xCE, 0xCF, "g"),  # Greek
-    (0xD0, 0xD3, "c"),  # Cyrillic
+    (0xD0, 0xD1, "c"),  # Cyrillic, as in Russian
+    (0xD2, 0xD3, "d"),  # Cyrillic, the letters of Kazakh, Mongolian and others
     (0xD4, 0xD5, "m"),  # Armenian
     (0xD6, 0xD7, "h"),  # Hebrew
     (0xD8, 0xDB, "A"),  # Arabic
@@ -74,7 +75,7 @@ _ASCII_FEATURES = (
     "punctuation", "punctuation_run", "newline", "newline_run", "control_run", "th",
 )  # fmt: skip
 _SCRIPT_FEATURES = (
-    "latin1_sign", "latin1_letter", "latin_extended", "phonetic", "greek", "cyrillic", "armenian",
+    "latin1_sign", "latin1_letter", "latin_extended", "phonetic", "greek", "cyrillic", "cyrillic_extended", "armenian",
     "hebrew", "arabic", "syriac", *(name for name, _ in _E0_SCRIPTS), "e0_other",
     *(name for name, _ in _E1_SCRIPTS), "e1_other", "symbol", "kana", "han", "hangul",
     "full_width", "astral", "foreign_word",
@@ -179,7 +180,9 @@ def count_features(text: str) -> Counts:
     least = max(0, words - raw.count(b"'")) + (digits + 2) // 3
     if len(raw) == len(text):
         return Counts(counts, len(raw), len(raw), least)
-    counts += [count(name) for name in (b"a", b"b", b"e", b"i", b"g", b"c", b"m", b"h", b"A", b"n")]
+    counts += [
+        count(name) for name in (b"a", b"b", b"e", b"i", b"g", b"c", b"d", b"m", b"h", b"A", b"n")
+    ]
     _add_split(counts, raw, count(b"I"), 0xE0, _E0_SCRIPTS)
     _add_split(counts, raw, count(b"O"), 0xE1, _E1_SCRIPTS)
     counts += [count(name) for name in (b"Q", b"K", b"C", b"H", b"F", b"E")]

@@ -18,53 +18,54 @@ CL100K = Weights(
     (
         0.12,  # vowel
         0.16,  # consonant
-        1.389,  # rare_letter
-        0.266,  # upper
-        0.531,  # word
-        0.342,  # digit
-        1.014,  # digit_run
-        0.231,  # punctuation
+        1.383,  # rare_letter
+        0.275,  # upper
+        0.541,  # word
+        0.346,  # digit
+        1.005,  # digit_run
+        0.225,  # punctuation
         0.0,  # punctuation_run
-        0.02,  # newline
-        0.843,  # newline_run
-        3.228,  # control_run
+        0.031,  # newline
+        0.849,  # newline_run
+        3.178,  # control_run
         -0.5,  # th
         0.5,  # latin1_sign
-        1.652,  # latin1_letter
-        0.913,  # latin_extended
-        1.943,  # phonetic
-        0.864,  # greek
-        0.44,  # cyrillic
-        2.118,  # armenian
-        0.932,  # hebrew
-        0.766,  # arabic
+        1.641,  # latin1_letter
+        0.952,  # latin_extended
+        2.047,  # phonetic
+        0.917,  # greek
+        0.425,  # cyrillic
+        3.601,  # cyrillic_extended
+        2.164,  # armenian
+        1.009,  # hebrew
+        0.831,  # arabic
         1.6,  # syriac
-        0.988,  # devanagari
-        1.257,  # bengali
-        1.723,  # gurmukhi
-        1.762,  # gujarati
-        2.748,  # odia
-        1.369,  # tamil
-        1.81,  # telugu
-        1.788,  # kannada
-        1.639,  # malayalam
-        1.906,  # sinhala
-        0.873,  # thai
-        2.082,  # lao
+        1.045,  # devanagari
+        1.317,  # bengali
+        1.797,  # gurmukhi
+        1.824,  # gujarati
+        2.808,  # odia
+        1.414,  # tamil
+        1.861,  # telugu
+        1.844,  # kannada
+        1.683,  # malayalam
+        1.974,  # sinhala
+        0.904,  # thai
+        2.119,  # lao
         2.0,  # e0_other
-        1.039,  # vietnamese
-        1.923,  # myanmar
-        1.934,  # georgian
-        2.606,  # ethiopic
-        1.593,  # khmer
-        2.683,  # e1_other
+        1.099,  # vietnamese
+        1.96,  # myanmar
+        1.984,  # georgian
+        2.7,  # ethiopic
+        1.622,  # khmer
+        2.765,  # e1_other
         0.6,  # symbol
-        0.925,  # kana
-        1.119,  # han
-        0.855,  # hangul
+        0.951,  # kana
+        1.162,  # han
+        0.943,  # hangul
         0.8,  # full_width
         2.835,  # astral
-        1.227,  # foreign_word
+        0.901,  # foreign_word
     ),
     _HIGH_FACTOR,
 )
@@ -73,54 +74,55 @@ O200K = Weights(
     "o200k_base",
     (
         0.12,  # vowel
-        0.16,  # consonant
+        0.163,  # consonant
         1.124,  # rare_letter
-        0.291,  # upper
-        0.525,  # word
+        0.293,  # upper
+        0.521,  # word
         0.327,  # digit
-        1.142,  # digit_run
-        0.294,  # punctuation
+        1.165,  # digit_run
+        0.287,  # punctuation
         0.0,  # punctuation_run
-        0.02,  # newline
-        0.689,  # newline_run
-        3.198,  # control_run
+        0.087,  # newline
+        0.627,  # newline_run
+        3.209,  # control_run
         -0.5,  # th
-        0.791,  # latin1_sign
-        1.016,  # latin1_letter
-        0.478,  # latin_extended
-        1.124,  # phonetic
-        0.421,  # greek
-        0.351,  # cyrillic
-        0.372,  # armenian
-        0.45,  # hebrew
-        0.442,  # arabic
+        0.5,  # latin1_sign
+        0.948,  # latin1_letter
+        0.499,  # latin_extended
+        1.183,  # phonetic
+        0.431,  # greek
+        0.333,  # cyrillic
+        1.213,  # cyrillic_extended
+        0.38,  # armenian
+        0.464,  # hebrew
+        0.458,  # arabic
         1.6,  # syriac
-        0.424,  # devanagari
-        0.461,  # bengali
-        0.709,  # gurmukhi
-        0.48,  # gujarati
-        1.108,  # odia
-        0.409,  # tamil
-        0.476,  # telugu
-        0.471,  # kannada
-        0.419,  # malayalam
-        0.641,  # sinhala
-        0.429,  # thai
-        1.896,  # lao
+        0.428,  # devanagari
+        0.473,  # bengali
+        0.722,  # gurmukhi
+        0.49,  # gujarati
+        1.118,  # odia
+        0.417,  # tamil
+        0.485,  # telugu
+        0.481,  # kannada
+        0.426,  # malayalam
+        0.653,  # sinhala
+        0.434,  # thai
+        1.902,  # lao
         2.0,  # e0_other
-        0.311,  # vietnamese
-        0.588,  # myanmar
-        0.413,  # georgian
-        2.102,  # ethiopic
-        0.649,  # khmer
-        3.122,  # e1_other
+        0.349,  # vietnamese
+        0.595,  # myanmar
+        0.422,  # georgian
+        2.119,  # ethiopic
+        0.656,  # khmer
+        3.138,  # e1_other
         0.6,  # symbol
-        0.713,  # kana
-        0.947,  # han
-        0.724,  # hangul
+        0.718,  # kana
+        0.938,  # han
+        0.725,  # hangul
         0.8,  # full_width
         2.184,  # astral
-        0.24,  # foreign_word
+        0.179,  # foreign_word
     ),
     _HIGH_FACTOR,
 )

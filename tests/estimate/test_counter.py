@@ -41,7 +41,9 @@ async def test_before_the_vocabulary_is_there_the_quick_figure_stands() -> None:
     made.close()
 
 
-@pytest.mark.parametrize("repeats", [1, 40, 4_000], ids=["in place", "in place, longer", "off the loop"])
+@pytest.mark.parametrize(
+    "repeats", [1, 40, 4_000], ids=["in place", "in place, longer", "off the loop"]
+)
 async def test_the_count_is_the_tokenizers_and_lies_within_the_bounds(
     counter: TokenCounter, repeats: int
 ) -> None:
@@ -93,7 +95,9 @@ async def test_the_longest_of_a_batch_is_found_whatever_the_quick_figure_says(
     assert estimate.tokens == max(len(ENCODING.encode_ordinary(text)) for text in inputs)
 
 
-async def test_special_tokens_and_lone_surrogates_are_counted_as_text(counter: TokenCounter) -> None:
+async def test_special_tokens_and_lone_surrogates_are_counted_as_text(
+    counter: TokenCounter,
+) -> None:
     estimate = await counter.count(chat("<|endoftext|> \ud83d"), 100)
     assert estimate is not None
     assert estimate.tokens > 10

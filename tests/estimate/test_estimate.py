@@ -39,13 +39,17 @@ def test_without_bounds_the_relative_error_stands_in() -> None:
     assert not needs_count(estimate, [1_500])
 
 
-@pytest.mark.parametrize("method", [EstimateMethod.IDS, EstimateMethod.TOKENIZER, EstimateMethod.BYTES])
+@pytest.mark.parametrize(
+    "method", [EstimateMethod.IDS, EstimateMethod.TOKENIZER, EstimateMethod.BYTES]
+)
 def test_an_exact_figure_is_never_counted(method: EstimateMethod) -> None:
     assert not needs_count(Estimate(1_000, 1_000, method, 0.0), [1_000])
 
 
 @given(cap=st.integers(1, 5_000), true=st.integers(100, 3_000))
-def test_where_no_count_is_needed_the_figure_decides_as_the_truth_would(cap: int, true: int) -> None:
+def test_where_no_count_is_needed_the_figure_decides_as_the_truth_would(
+    cap: int, true: int
+) -> None:
     around = Bounds(100, 3_000)
     estimate = Estimate(1_000, 1_000, EstimateMethod.QUICK, 2.0)
     if not needs_count(estimate, [cap], around):

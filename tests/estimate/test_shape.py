@@ -148,7 +148,9 @@ MEDIA: list[tuple[str, Protocol, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("protocol", "part"), [row[1:] for row in MEDIA], ids=[row[0] for row in MEDIA])
+@pytest.mark.parametrize(
+    ("protocol", "part"), [row[1:] for row in MEDIA], ids=[row[0] for row in MEDIA]
+)
 def test_media_cost_a_bounded_sum_at_any_depth(protocol: Protocol, part: Any) -> None:
     field = "input" if protocol is Protocol.RESPONSES else "messages"
     shape = read(protocol, {field: [{"role": "user", "content": [part]}]})
