@@ -77,6 +77,9 @@ def parse_listing(body: bytes) -> Listing:
             skipped += 1
         else:
             found.setdefault(model.id, model)
+    if skipped and not found:
+        # No server says on purpose that it serves nothing in this way: what was known stays.
+        raise NoListingError("no entry of its `data` list has an id that can be used")
     return Listing(tuple(found.values()), skipped)
 
 
