@@ -27,7 +27,7 @@ from lifeboat.fleet.probes import judge
         ({"models": [{"name": "x:latest"}]}, ("x:latest",)),
         ({"data": []}, ()),
         ({"data": [{"id": "a/b:c@d#e f%20+é漢"}]}, ("a/b:c@d#e f%20+é漢",)),
-        ({"data": [{"id": 7}, {}, None, {"id": ""}, {"id": "a\nb"}, {"id": " a"}]}, ()),
+        ({"data": [{"id": 7}, {}, None, {"id": ""}, {"id": "a\nb"}, {"id": "c"}]}, ("c",)),
         ({"data": [{"id": "x" * 257}, {"id": "ok"}]}, ("ok",)),
     ],
 )
@@ -37,7 +37,13 @@ def test_a_list_gives_its_usable_ids_once_and_in_order(
     assert parse_listing(json.dumps(answer).encode()).ids == ids
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}", b'{"data": {}}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"<html>", b"[]", b"{}", b'{"data": {}}', b"[" * 100_000,
+        b'{"data": [{"id": " a"}, null, {"name": 3}]}',
+    ],
+)  # fmt: skip
 def test_what_is_no_list_is_said_to_be_none(body: bytes) -> None:
     with pytest.raises(NoListingError):
         parse_listing(body)
