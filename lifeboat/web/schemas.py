@@ -320,7 +320,6 @@ SCHEMAS: dict[str, Schema] = {
         },
         "required": ["name", "url"],
     },
-    "Removed": record("It is gone.", {"name": text(""), "state": text("removed")}),
     "Error": record(
         "The envelope of every error.",
         {
