@@ -149,8 +149,14 @@ class Dispatch:
             client_address=request.remote,
             client_scheme=request.scheme,
         )
+        # The last send that is left must not turn into two on a stale connection.
         return await self._upstream.send(
-            target, request.method, request.raw_path, headers, journey.body
+            target,
+            request.method,
+            request.raw_path,
+            headers,
+            journey.body,
+            once=journey.sends >= MOST_SENDS,
         )
 
     def _lost(self, journey: Journey, lease: Lease, error: UpstreamError) -> GoOn | GiveUp:

@@ -156,11 +156,18 @@ class PooledUpstream:
         return len(self._open)
 
     async def send(
-        self, target: Target, method: str, raw_path_qs: str, headers: RawHeaders, body: bytes | None
+        self,
+        target: Target,
+        method: str,
+        raw_path_qs: str,
+        headers: RawHeaders,
+        body: bytes | None,
+        *,
+        once: bool = False,
     ) -> Exchange:
         """Send one request; see `upstream.Upstream.send`."""
         head = _request_head(target, method, raw_path_qs, headers)
-        connection = self._take_idle(_origin_of(target))
+        connection = None if once else self._take_idle(_origin_of(target))
         if connection is not None:
             sent_at = self._loop.time()
             try:

@@ -183,12 +183,20 @@ class Upstream(Protocol):
     """
 
     async def send(
-        self, target: Target, method: str, raw_path_qs: str, headers: RawHeaders, body: bytes | None
+        self,
+        target: Target,
+        method: str,
+        raw_path_qs: str,
+        headers: RawHeaders,
+        body: bytes | None,
+        *,
+        once: bool = False,
     ) -> Answer:
         """Send one request and return its answer as soon as the head is complete.
 
         The head that goes out is exactly the request line and `headers`; raw_path_qs keeps its
-        percent-encoding. Raises UpstreamError. On cancellation the connection is closed.
+        percent-encoding. once: never repeat it on a fresh connection, so take no idle one that may
+        turn out closed. Raises UpstreamError. On cancellation the connection is closed.
         """
         ...
 

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 from collections import deque
+from collections.abc import Awaitable, Callable
 
 from tests.peers import Peer, Received, ScriptedBackend
 
@@ -169,3 +170,54 @@ def event(text: str) -> bytes:
         "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}],
     }
     return b"data: " + json.dumps(page).encode() + b"\n\n"
+
+
+Move = bytes | Callable[[Peer, Received], Awaitable[None]]
+
+
+class SayingEngine(ScriptedBackend):
+    """Meets each POST with its next move: bytes to send, or a coroutine function to run.
+
+    The last move repeats. A coroutine function that returns leaves the connection open. GETs (the
+    router's own probes) get the model list, or `probe` where it is set.
+    """
+
+    def __init__(self, *moves: Move, probe: bytes | None = None) -> None:
+        super().__init__(self._serve)
+        self.moves = list(moves)
+        self.probe = probe
+        self.asked: list[Received] = []
+
+    async def _serve(self, peer: Peer) -> None:
+        while True:
+            received = await peer.request()
+            if received.method != "POST":
+                listing = {"object": "list", "data": [{"id": MODEL}]}
+                await peer.send(self.probe or json_answer(listing))
+                continue
+            move = self.moves[min(len(self.asked), len(self.moves) - 1)]
+            self.asked.append(received)
+            if isinstance(move, bytes):
+                await peer.send(move)
+            else:
+                await move(peer, received)
+
+
+async def lose(peer: Peer, received: Received) -> None:
+    """Break the connection without a byte of an answer."""
+    peer.reset()
+    raise ConnectionResetError
+
+
+async def hang_up(peer: Peer, received: Received) -> None:
+    """Close the connection without a byte of an answer."""
+    peer.close()
+    raise ConnectionResetError
+
+
+OK = json_answer(completion())
+
+
+def error_answer(status: bytes, body: object, *headers: bytes) -> bytes:
+    """Return a backend's error, with a header that shows whether it was relayed whole."""
+    return json_answer(body, status, b"X-Engine: yes", *headers)
