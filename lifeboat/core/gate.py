@@ -476,7 +476,8 @@ class Gate:
                 else:
                     self.parked.move(ticket, NOBODY)
                 continue
-            self._move_to_pool(ticket, route.pool)
+            if ticket.pool_name == UNKNOWN_POOL:
+                self._move_to_pool(ticket, route.pool)
             key = self._key(route, ask, ticket.place)
             if key is None:
                 self._turn_away(ticket, too_large(route, ask.estimate), now)

@@ -114,6 +114,10 @@ class GateDriver(RuleBasedStateMachine):
         self.selection = WatchedSelection()
         self.leases: list[Lease] = []
         self.tickets: list[Ticket] = []
+        self.parks_no_more = False
+        """The router drains and does not serve who is parked."""
+        self.sent_away = False
+        """In this very step the parked are told so."""
         self.asked = self.refused = self.withdrawn = self.expired = self.finished = 0
 
     # ---- what the machines say ------------------------------------------------------------------
@@ -279,7 +283,9 @@ class GateDriver(RuleBasedStateMachine):
                 self.gate.drain(self.now, serve_parked=serve_parked)
                 self.gate.advance(self.now)
 
+            self.parks_no_more = self.sent_away = not serve_parked
             self.step(drain)
+            self.sent_away = False
 
     def _seat(self, data: st.DataObject) -> Seat | None:
         present = [seat for seat in self.gate.seats.by_name.values() if not seat.leaving]

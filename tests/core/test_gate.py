@@ -732,3 +732,14 @@ def test_an_embedding_request_is_not_sent_to_a_generator() -> None:
     wanted = ask(capability=Capability.EMBED)
     assert leased(gate, 0.0, wanted).backend == "b"
     parked(gate, 0.0, wanted)
+
+
+def test_a_request_of_a_pool_whose_backend_went_is_not_taken_for_a_name_of_nobody() -> None:
+    gate = gate_with(spec("a", 1), spec("new", 1, models=None))
+    leased(gate, 0.0)
+    ticket = parked(gate, 0.0)
+    gate.remove_backend("a", 1.0)
+    gate.put_backend(spec("new", 1, models=("z",)), 2.0)
+    assert (gate.take_effects(), ticket.pool_name) == ([], "m")
+    gate.put_backend(spec("new", 1, models=("z", "m")), 3.0)
+    assert granted(gate) == [ticket]
