@@ -7,7 +7,7 @@ negative (tests/sim/test_scheduler.py).
 from __future__ import annotations
 
 BLOCK_TOKENS = 64
-"""Positions per block (ENGINE MODEL, scheduler section)."""
+"""Positions per block."""
 
 
 def blocks_for(tokens: int) -> int:
