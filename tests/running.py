@@ -17,6 +17,7 @@ import aiohttp
 
 from lifeboat.runtime import Router
 from lifeboat.settings.load import load
+from lifeboat.settings.shapes import Configuration
 
 START_S = 20.0
 """Longest wait for a router to say where it listens."""
@@ -65,9 +66,7 @@ def chat_body(text: str = "Hello", *, model: str = "m", **fields: object) -> dic
 class Running:
     """A router in this process, with a client session of its own."""
 
-    def __init__(
-        self, router: Router, session: aiohttp.ClientSession, stop: asyncio.Event
-    ) -> None:
+    def __init__(self, router: Router, session: aiohttp.ClientSession, stop: asyncio.Event) -> None:
         self.router = router
         self.session = session
         self.stop = stop
@@ -158,8 +157,11 @@ async def running_router(
     path.write_text(yaml)
     all_flags = {"port": "0", "config": str(path), **flags}
     variables = {"LIFEBOAT_LB_TOKENIZER": "quick", **(environ or {})}
-    configuration = load(all_flags, variables, directory)
-    router = Router(configuration)
+
+    def read() -> Configuration:
+        return load(all_flags, variables, directory)
+
+    router = Router(read(), read)
     stop, ready = asyncio.Event(), asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         main = tasks.create_task(router.run(stop, lambda _: ready.set()))
@@ -179,37 +181,53 @@ async def running_router(
 
 
 class RouterProcess:
-    """`lifeboat ARGS...` as a user runs it; ended by its own pid."""
+    """`lifeboat ARGS...` as a user runs it; ended by its own pid.
 
-    def __init__(self, process: asyncio.subprocess.Process, url: str, said: list[str]) -> None:
+    said: the lines of its standard output so far. log: the file that its standard error goes to.
+    """
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, url: str, said: list[str], log: Path
+    ) -> None:
         self.process = process
         self.url = url
         self.said = said
+        self.log = log
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
     @classmethod
     async def start(
-        cls, *args: str, cwd: Path, environ: Mapping[str, str] | None = None
+        cls,
+        *args: str,
+        cwd: Path,
+        environ: Mapping[str, str] | None = None,
+        command: tuple[str, ...] = (sys.executable, "-m", "lifeboat"),
     ) -> RouterProcess:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("LIFEBOAT_")}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "lifeboat", "serve", "--port", "0", *args,
-            cwd=cwd, env={**clean, **(environ or {})},
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
+        log = cwd / "router.log"
+        with log.open("wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                *command, "serve", "--port", "0", *args,
+                cwd=cwd, env={**clean, **(environ or {})},
+                stdout=asyncio.subprocess.PIPE, stderr=errors,
+            )  # fmt: skip
         said: list[str] = []
         assert process.stdout is not None
         try:
             async with asyncio.timeout(START_S):
                 while not any(" listens on " in line for line in said):
                     line = (await process.stdout.readline()).decode()
-                    assert line, f"the router ended: {said}"
+                    assert line, f"the router ended: {said} {log.read_text()}"
                     said.append(line)
         except BaseException:
             if process.returncode is None:
                 process.kill()
             await process.wait()
             raise
-        return cls(process, said[-1].split(" listens on ")[1].strip(), said)
+        return cls(process, said[-1].split(" listens on ")[1].strip(), said, log)
 
     async def stop(self, seconds: float = 10.0, number: int = signal.SIGTERM) -> int:
         """Signal it and wait; kill it when it does not end."""

@@ -19,7 +19,9 @@ MOMENTS_S = 1.2
 """Clients arrive within the first half and leave at any time after."""
 QUEUE_ON = {"LIFEBOAT_LB_QUEUE_ENABLED": "true", "LIFEBOAT_LB_QUEUE_MAX_DEPTH": "400"}
 
-HEAD = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+HEAD = (
+    b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+)
 
 
 async def hang_up_some_time(running: Running, chance: random.Random) -> None:
@@ -53,9 +55,7 @@ async def test_240_aborted_clients_leave_nothing_behind(tmp_path: Path, seed: in
         async with running_router(yaml, tmp_path, QUEUE_ON) as running:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(CLIENTS):
-                    tasks.create_task(
-                        hang_up_some_time(running, random.Random(chance.random()))
-                    )
+                    tasks.create_task(hang_up_some_time(running, random.Random(chance.random())))
             state = await running.settle(3.0)
             await until(lambda: not a.running and not b.running, 3.0)
             assert max(a.most_running, b.most_running) <= CAP

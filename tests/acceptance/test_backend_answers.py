@@ -321,7 +321,11 @@ async def test_a_busy_backend_is_saturated_not_down_and_another_is_asked(
         assert state["health"] == "up"
         assert len(both.a.asked) == 1
         assert [answer.status for answer in answers] == [200] * 3
-        assert sorted(answer.headers["X-Lifeboat-Attempts"] for answer in answers) == ["1", "1", "2"]
+        assert sorted(answer.headers["X-Lifeboat-Attempts"] for answer in answers) == [
+            "1",
+            "1",
+            "2",
+        ]
         # It rises again by itself, in steps.
         await both.running.until(lambda state: state["backends"]["a"]["effective_limit"] >= 1)
 
@@ -414,7 +418,10 @@ async def test_a_vllm_stream_that_begins_with_an_overload_error_is_relayed_if_al
         async with alone(tmp_path, refusal, kind=kind) as one:
             answer = await one.running.ask(body=chat_body(stream=True))
             assert answer.status == 200
-            assert answer.body == b'data: {"error": {"message": "full", "code": 503}}\n\ndata: [DONE]\n\n'
+            assert (
+                answer.body
+                == b'data: {"error": {"message": "full", "code": 503}}\n\ndata: [DONE]\n\n'
+            )
             saturated = (await one.backend())["limit_reason"] == "saturated"
             assert saturated == (kind == "vllm")
 
@@ -600,7 +607,7 @@ async def test_failing_over_to_a_full_survivor_is_like_any_arrival(tmp_path: Pat
             async with asyncio.TaskGroup() as tasks:
                 # The first goes to a, is refused there, and takes b's only slot.
                 first = tasks.create_task(both.running.ask())
-                await until(lambda: len(both.b.running) == 1)  # noqa: B023
+                await until(lambda: len(both.b.running) == 1)
                 second = tasks.create_task(both.running.ask())
                 if queue:
                     await both.running.until(lambda state: state["queue_total_waiters"] == 1)

@@ -160,7 +160,7 @@ async def test_the_rejection_status_can_be_set(tmp_path: Path) -> None:
             async with running_router(yaml, tmp_path, environ) as running:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(running.ask())
-                    await until(lambda: len(engine.running) == 1)  # noqa: B023
+                    await until(lambda: len(engine.running) == 1)
                     refused = await running.ask()
                     engine.release_all()
                 assert refused.status == status

@@ -54,17 +54,17 @@ REFUSED: dict[str, bytes] = {
 """Always a JSON 400."""
 
 EITHER: dict[str, bytes] = {
-    "lone surrogates": b'{' + M + b', "x": "\\ud800 \\udfff"}',
+    "lone surrogates": b"{" + M + b', "x": "\\ud800 \\udfff"}',
     "a surrogate for a model": b'{"model": "\\ud800"}',
-    "5,000 digits": b'{' + M + b', "x": ' + b"9" * 5000 + b"}",
-    "a 5,000-digit exponent": b'{' + M + b', "x": 1e' + b"9" * 5000 + b"}",
-    "5,000 decimals": b'{' + M + b', "x": 0.' + b"3" * 5000 + b"}",
-    "NaN": b'{' + M + b', "temperature": NaN}',
-    "Infinity": b'{' + M + b', "temperature": [Infinity, -Infinity]}',
+    "5,000 digits": b"{" + M + b', "x": ' + b"9" * 5000 + b"}",
+    "a 5,000-digit exponent": b"{" + M + b', "x": 1e' + b"9" * 5000 + b"}",
+    "5,000 decimals": b"{" + M + b', "x": 0.' + b"3" * 5000 + b"}",
+    "NaN": b"{" + M + b', "temperature": NaN}',
+    "Infinity": b"{" + M + b', "temperature": [Infinity, -Infinity]}',
     "duplicate keys": b'{"model": "x", "messages": [], "model": "m", "messages": 7}',
     "a BOM": b"\xef\xbb\xbf{" + M + b"}",
-    "broken UTF-8 in a string": b'{' + M + b', "x": "\xff\xfe"}',
-    "raw control characters": b'{' + M + b', "x": "\x01\t\n"}',
+    "broken UTF-8 in a string": b"{" + M + b', "x": "\xff\xfe"}',
+    "raw control characters": b"{" + M + b', "x": "\x01\t\n"}',
     "a null byte in the model": b'{"model": "m\\u0000"}',
     "a model with line ends": b'{"model": "m\\r\\nX-Evil: 1"}',
     "an endless model name": b'{"model": "' + b"m" * 100_000 + b'"}',
@@ -72,21 +72,21 @@ EITHER: dict[str, bytes] = {
     "a null model": b'{"model": null}',
     "no model": b"{}",
     "wrong types everywhere": (
-        b'{' + M + b', "messages": 7, "prompt": {"a": [null]}, "input": true, "tools": "x", '
+        b"{" + M + b', "messages": 7, "prompt": {"a": [null]}, "input": true, "tools": "x", '
         b'"system": [[]], "query": [], "documents": {}, "stream": "yes", "store": [], '
         b'"instructions": 1, "content": false, "text_1": {}, "text_2": null}'
     ),
     "nulls everywhere": (
-        b'{' + M + b', "messages": null, "prompt": null, "input": null, "tools": null, '
+        b"{" + M + b', "messages": null, "prompt": null, "input": null, "tools": null, '
         b'"system": null, "query": null, "documents": null}'
     ),
     "strange members": (
-        b'{' + M + b', "messages": [null, 7, [], "x", {}, {"content": {}}, '
+        b"{" + M + b', "messages": [null, 7, [], "x", {}, {"content": {}}, '
         b'{"content": [null, 1, [], {"type": 5}, {"type": "image_url", "image_url": 3}]}, '
         b'{"tool_calls": {"a": 1}}], "input": [null, {}, [[[1]]]], "prompt": [[], [null], {}], '
         b'"tools": [1, null, {"function": []}], "documents": [null, {"text": 1}]}'
     ),
-    "many keys": b'{' + M + b"".join(b', "k%d": %d' % (i, i) for i in range(10_000)) + b"}",
+    "many keys": b"{" + M + b"".join(b', "k%d": %d' % (i, i) for i in range(10_000)) + b"}",
 }
 """A JSON refusal, or byte for byte to the backend."""
 
@@ -173,9 +173,7 @@ async def test_nonsense_in_a_body(world: World, endpoint: Endpoint) -> None:
         b"",
     ],
 )
-async def test_a_wrong_content_type_is_no_reason_to_fail(
-    world: World, content_type: bytes
-) -> None:
+async def test_a_wrong_content_type_is_no_reason_to_fail(world: World, content_type: bytes) -> None:
     """curl -d sends JSON as a form: what parses as JSON is taken as JSON, and passes untouched."""
     body = b'{"model": "m", "messages": []}'
     client = await RawClient.connect(world.running.port)

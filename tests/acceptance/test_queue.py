@@ -338,9 +338,7 @@ async def test_one_hot_model_closes_no_other_models_queue(tmp_path: Path) -> Non
             running_router(yaml, tmp_path, QUEUE_ON) as running,
             asyncio.TaskGroup() as tasks,
         ):
-            asks = [
-                tasks.create_task(running.ask(body=chat_body(model="hot"))) for _ in range(12)
-            ]
+            asks = [tasks.create_task(running.ask(body=chat_body(model="hot"))) for _ in range(12)]
             await until(lambda: sum(ask.done() for ask in asks) == 7)
             refused = [ask.result() for ask in asks if ask.done()]
             assert {answer.error["code"] for answer in refused} == {"queue_full"}
