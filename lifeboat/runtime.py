@@ -1,7 +1,7 @@
 """The composition root: a configuration becomes a running router, and ends as one.
 
-Owns the task group, the signals and the drain (I13): every task started anywhere belongs to it,
-and nothing outlives it. Held by tests/runtime/test_runtime.py over real processes.
+Owns the task group, the reloading and the drain (I13): every task started anywhere belongs to it,
+and nothing outlives it. Held by tests/conformance/test_shutdown.py and test_config_reload.py.
 """
 
 from __future__ import annotations
@@ -9,16 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import signal
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
-
-import click
-import orjson
-from aiohttp import web
 
 from lifeboat import __version__
 from lifeboat.core.gate import Gate
@@ -29,7 +24,8 @@ from lifeboat.door import Door
 from lifeboat.edge.admin import Admin
 from lifeboat.edge.app import OwnPath, Switchboard, application, own_paths
 from lifeboat.edge.dashboard import Dashboard
-from lifeboat.edge.dispatch import Dispatch
+from lifeboat.edge.descriptors import soft_limit, too_few_descriptors
+from lifeboat.edge.dispatch import Dispatch, DispatchRules
 from lifeboat.edge.explain import Explainer
 from lifeboat.edge.intake import IntakeRules
 from lifeboat.edge.keys import AdminGuard, KeyRing
@@ -40,10 +36,11 @@ from lifeboat.edge.proxy import Proxy, ProxyRules
 from lifeboat.edge.server import JsonRunner
 from lifeboat.edge.sweep import PausedSweep
 from lifeboat.fleet import Fleet
+from lifeboat.fleet.reloader import Reloader
 from lifeboat.observe.access_log import AccessLog
 from lifeboat.observe.events import LastRefusals, Observers
 from lifeboat.observe.history import SAMPLE_S, History
-from lifeboat.observe.log_pipe import configure_logging
+from lifeboat.observe.log_pipe import set_log_level
 from lifeboat.observe.metrics import Metrics
 from lifeboat.observe.state import Surroundings
 from lifeboat.observe.warnings import Warned
@@ -66,7 +63,10 @@ class Router:
     Every part gets its clock, its chance and its settings here.
     """
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(
+        self, configuration: Configuration, reload: Callable[[], Configuration] | None = None
+    ) -> None:
+        """reload: reads the configuration again, in a thread; None = it never changes."""
         settings = configuration.settings
         self.configuration = configuration
         self.settings = settings
@@ -75,7 +75,7 @@ class Router:
         self._clock = time.monotonic
         self._started_at = self._clock()
         self._started = False
-        self._runners: list[web.AppRunner] = []
+        self._runners: list[JsonRunner] = []
         self._listeners: list[Listener] = []
         self._engines = Embedded()
         gate = Gate(Fleet.rules(configuration), None, settings.probe_failures, self._clock())
@@ -89,6 +89,7 @@ class Router:
             rng=random.Random(),
             wall=time.time,
         )
+        self._reloader = None if reload is None else Reloader(self.fleet, reload, self._apply)
         self.ledger = BodyLedger(settings.max_parked_bytes)
         self._counter = _counter(settings)
         self._upstream = PooledUpstream()
@@ -101,6 +102,7 @@ class Router:
             version=__version__,
             configured_pools=self.fleet.configured_pools,
             engines=self.fleet.engines,
+            reloads=self._reloads,
         )
         self._observers = Observers((self.metrics, self._refusals, AccessLog()), self._clock)
         self.metrics.watch(self._observers)
@@ -110,20 +112,15 @@ class Router:
             self._upstream,
             self._makers,
             time.time,
-            redispatch=settings.redispatch,
-            write_timeout_s=settings.client_write_timeout_s,
-            router_keys=bool(settings.api_keys),
+            _dispatch_rules(settings),
         )
+        self._keys = KeyRing(settings.api_keys)
+        self._guard = AdminGuard(settings.admin_token)
         self.switchboard, self.admin_switchboard = self._switchboards()
 
     def _switchboards(self) -> tuple[Switchboard, Switchboard | None]:
         settings = self.settings
-        intake = IntakeRules(
-            settings.max_body_bytes,
-            settings.client_body_timeout_s,
-            settings.image_tokens,
-            settings.audio_bytes_per_token,
-        )
+        rules = _proxy_rules(settings)
         proxy = self._proxy = Proxy(
             self.door,
             self.fleet,
@@ -131,10 +128,10 @@ class Router:
             self._counter,
             self.ledger,
             self._makers,
-            KeyRing(settings.api_keys),
+            self._keys,
             self._observers,
             self._sweep,
-            ProxyRules(intake, settings.reject_status),
+            rules,
             wall=time.time,
             new_id=new_request_id,
         )
@@ -145,12 +142,10 @@ class Router:
             self._refusals,
             self.view,
             self.surroundings,
-            Readiness(lambda: self._started, settings.ready_needs_backend),
+            Readiness(lambda: self._started, lambda: self.settings.ready_needs_backend),
         )
-        explainer = Explainer(self.door, self.fleet, self._counter, intake, settings.reject_status)
-        admin = Admin(
-            self.fleet, AdminGuard(settings.admin_token), explainer, self.view, self.surroundings
-        )
+        explainer = Explainer(self.door, self.fleet, self._counter, lambda: proxy.rules)
+        admin = Admin(self.fleet, self._guard, explainer, self.view, self.surroundings)
         dashboard = Dashboard(self.door, self._history, __version__)
         own = own_paths(pages, admin, dashboard)
         if settings.admin_addr is None:
@@ -176,6 +171,9 @@ class Router:
             for message in messages
         ]
         found += [Warned(message, None) for message in self.configuration.warnings]
+        few = too_few_descriptors(self.view(), soft_limit())
+        if few is not None:
+            found.append(Warned(few, None))
         return Surroundings(
             version=__version__,
             started_at=self._started_at,
@@ -186,6 +184,36 @@ class Router:
             backend_sources=fleet.backend_sources(),
             reject_status=self.settings.reject_status,
         )
+
+    # -- another configuration ----------------------------------------------------------------
+
+    def ask_to_reload(self) -> None:
+        """Read the configuration again, soon: for a signal handler."""
+        if self._reloader is not None:
+            self._reloader.ask()
+
+    def _reloads(self) -> tuple[int, int]:
+        """Return how often it was put in force again, and how often it was refused."""
+        reloader = self._reloader
+        return (0, 0) if reloader is None else (reloader.reloads, reloader.failures)
+
+    def _apply(self, configuration: Configuration) -> None:
+        """Put in force what the fleet does not: for requests that arrive from now on.
+
+        Runs in the step in which the fleet changes, so that no request sees half of it.
+        """
+        settings = configuration.settings
+        if settings.log_level != self.settings.log_level:
+            set_log_level(settings.log_level)
+        self.configuration = configuration
+        self.settings = settings
+        self.ledger.bound_bytes = settings.max_parked_bytes
+        self._keys.accept(settings.api_keys)
+        self._guard.accept(settings.admin_token)
+        self._dispatch.rules = _dispatch_rules(settings)
+        self._proxy.rules = _proxy_rules(settings)
+        for runner in self._runners:
+            runner.retune(settings.client_head_timeout_s, settings.client_keepalive_s)
 
     # -- life -------------------------------------------------------------------------------
 
@@ -199,15 +227,26 @@ class Router:
             await self._listen()
             sweep = tasks.create_task(self._sweep.run(), name="sweep of paused connections")
             sampling = tasks.create_task(self._sample_history(), name="samples of the history")
+            reloading: asyncio.Task[None] | None = None
             try:
                 await self.fleet.start(tasks)
+                few = too_few_descriptors(self.view(), soft_limit())
+                if few is not None:
+                    _log.warning("%s", few)
+                if self._reloader is not None:
+                    reloading = tasks.create_task(self._reloader.watch(), name="reloading")
                 self._started = True
                 on_ready(self)
                 await stop.wait()
+                if reloading is not None:
+                    # What drains has no use for another configuration.
+                    reloading.cancel()
                 await self._drain()
             finally:
                 sweep.cancel()
                 sampling.cancel()
+                if reloading is not None:
+                    reloading.cancel()
                 await self._close()
 
     async def _sample_history(self) -> None:
@@ -320,83 +359,22 @@ def _counter(settings: Settings) -> TokenCounter | None:
     return None if settings.tokenizer == "quick" else TokenCounter(settings.tokenizer)
 
 
+def _dispatch_rules(settings: Settings) -> DispatchRules:
+    return DispatchRules(
+        settings.redispatch, settings.client_write_timeout_s, bool(settings.api_keys)
+    )
+
+
+def _proxy_rules(settings: Settings) -> ProxyRules:
+    intake = IntakeRules(
+        settings.max_body_bytes,
+        settings.client_body_timeout_s,
+        settings.image_tokens,
+        settings.audio_bytes_per_token,
+    )
+    return ProxyRules(intake, settings.reject_status)
+
+
 def new_request_id() -> str:
     """Return a fresh request id."""
     return uuid.uuid4().hex
-
-
-def serve(configuration: Configuration) -> int:
-    """Run a router until a signal ends it; return the exit code of the process.
-
-    SIGTERM and SIGINT drain; a second one ends at once. SIGHUP reads the configuration again.
-    """
-    settings = configuration.settings
-    log_pipe = configure_logging(settings.log_format, settings.log_level)
-    for warning in configuration.warnings:
-        _log.warning("%s", warning)
-    try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_serve_until_signalled(configuration))
-    except OSError as error:
-        # The listening address is taken or not ours: said plainly, not as a traceback.
-        where = f"{settings.host}:{settings.port}"
-        click.echo(f"lifeboat: cannot listen on {where}: {error}", err=True)
-        return 1
-    finally:
-        log_pipe.close()
-
-
-async def _serve_until_signalled(configuration: Configuration) -> int:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    router = Router(configuration)
-    main = asyncio.current_task()
-
-    def ask_to_stop() -> None:
-        if stop.is_set() and main is not None:
-            main.cancel()
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ask_to_stop)
-    try:
-        await router.run(stop, announce)
-    except asyncio.CancelledError:
-        return 1
-    return 0
-
-
-def announce(router: Router) -> None:
-    """Say where the router listens and what to try, on standard output."""
-    configuration = router.configuration
-    address = router.addresses[0]
-    view = router.view()
-    lines = [f"Lifeboat {__version__} listens on {address}"]
-    lines += [f"  operators: {admin}" for admin in router.admin_addresses]
-    queue = "on" if view.queue_enabled else "off"
-    lines.append(f"  mode {view.mode.value}, queue {queue}")
-    if configuration.simulated_by_default:
-        lines.append("  nothing is configured: two embedded simulated backends stand in")
-    for name, member in router.fleet.members().items():
-        lines.append(f"  backend {name} ({member.kind.value}) at {member.url}")
-    model = next((entry.id for entry in router.fleet.listing()), None)
-    if model is not None:
-        body = orjson.dumps(
-            {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16}
-        ).decode()
-        lines.append("Try:")
-        lines.append(
-            f"  curl -i {address}/v1/chat/completions -H 'Content-Type: application/json' "
-            f"-d '{body}'"
-        )
-    lines.append(f"  curl {(router.admin_addresses or [address])[0]}/api/lb/state")
-    click.echo("\n".join(lines))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:
-        # Not made for Windows; asyncio's own loop serves there.
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop

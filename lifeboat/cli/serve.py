@@ -11,6 +11,7 @@ import click
 from lifeboat.cli.findings import print_errors
 from lifeboat.settings.load import load
 from lifeboat.settings.problems import ConfigErrors
+from lifeboat.settings.shapes import Configuration
 from lifeboat.settings.table import SETTINGS, Setting
 
 
@@ -44,15 +45,20 @@ def _options() -> list[click.Parameter]:
 
 
 def _serve(**flags: object) -> None:
+    directory = Path.cwd()
+
+    def read() -> Configuration:
+        return load(flags, os.environ, directory)
+
     try:
-        configuration = load(flags, os.environ, Path.cwd())
+        configuration = read()
     except ConfigErrors as errors:
         print_errors(errors)
         sys.exit(2)
     # Imported here: everything heavy hangs on it, and --help and a faulty file need none of it.
-    from lifeboat import runtime
+    from lifeboat.cli import process
 
-    sys.exit(runtime.serve(configuration))
+    sys.exit(process.serve(configuration, read))
 
 
 serve = click.Command(

@@ -65,12 +65,22 @@ class GiveUp:
     refusal: Refusal
 
 
-class Dispatch:
-    """Sends requests under a lease.
+@dataclass(frozen=True, slots=True)
+class DispatchRules:
+    """The settings of an attempt; another set may take their place at any time.
 
     redispatch: a request lost before its answer may be sent once more (where it is replayable).
-    write_timeout_s: longest time in which a client takes no byte.
+    write_timeout_s: longest time in which a client takes no byte. router_keys: clients present
+    keys of the router's own, which no backend may see.
     """
+
+    redispatch: bool
+    write_timeout_s: float
+    router_keys: bool
+
+
+class Dispatch:
+    """Sends requests under a lease."""
 
     def __init__(
         self,
@@ -79,19 +89,14 @@ class Dispatch:
         upstream: Upstream,
         makers: Makers,
         wall: Callable[[], float],
-        *,
-        redispatch: bool,
-        write_timeout_s: float,
-        router_keys: bool,
+        rules: DispatchRules,
     ) -> None:
         self._door = door
         self._fleet = fleet
         self._upstream = upstream
         self._makers = makers
         self._wall = wall
-        self._redispatch = redispatch
-        self._write_timeout_s = write_timeout_s
-        self._router_keys = router_keys
+        self.rules = rules
         self._targets: dict[str, tuple[Member, Target]] = {}
         self.draining = False
 
@@ -145,7 +150,7 @@ class Dispatch:
             target=target,
             request_id=journey.request_id,
             body_length=None if journey.body is None else len(journey.body),
-            router_keys_configured=self._router_keys,
+            router_keys_configured=self.rules.router_keys,
             client_address=request.remote,
             client_scheme=request.scheme,
         )
@@ -171,7 +176,7 @@ class Dispatch:
         if verdict in (Verdict.FIRST_BYTE_TIMEOUT, Verdict.IDLE_TIMEOUT):
             return GiveUp(_timed_out(journey, lease, error))
         may_repeat = (
-            self._redispatch
+            self.rules.redispatch
             and not journey.redispatched
             and journey.sends < MOST_SENDS
             and journey.endpoint.replayable(stored=journey.stored)
@@ -269,7 +274,7 @@ class Dispatch:
             answer.reason,
             headers,
             first=start,
-            write_timeout_s=self._write_timeout_s,
+            write_timeout_s=self.rules.write_timeout_s,
             close=self.draining,
             on_first_byte=first_byte,
             on_upstream_end=on_end,

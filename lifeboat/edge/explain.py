@@ -7,6 +7,7 @@ what would happen. Held by tests/edge/test_admin.py.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from lifeboat.core.estimate import needs_count, quick
 from lifeboat.core.explain import Explanation
@@ -17,7 +18,8 @@ from lifeboat.door import Door
 from lifeboat.edge.bodyscan import parse_json
 from lifeboat.edge.endpoints import Endpoint, match
 from lifeboat.edge.faults import BodyError
-from lifeboat.edge.intake import IntakeRules, yield_now
+from lifeboat.edge.intake import yield_now
+from lifeboat.edge.proxy import ProxyRules
 from lifeboat.fleet import Ambiguous, Fleet
 
 Json = dict[str, object]
@@ -31,28 +33,28 @@ class Explainer:
         door: Door,
         fleet: Fleet,
         counter: TokenCounter | None,
-        rules: IntakeRules,
-        reject_status: int,
+        rules: Callable[[], ProxyRules],
     ) -> None:
+        """rules: those in force for real requests."""
         self._door = door
         self._fleet = fleet
         self._counter = counter
         self._rules = rules
-        self._reject_status = reject_status
 
     async def explain(self, path: str, body: object, priority: object) -> Json:
         """Return the explanation of a POST of this body to this path; never raises for either."""
         endpoint = match("POST", path)
         if not isinstance(endpoint, Endpoint) or endpoint.protocol is None:
             return {"decision": "refuse", "status": 404, "message": f"{path!r} is not proxied"}
+        rules = self._rules().intake
         raw = json.dumps(body, ensure_ascii=True).encode("ascii")
         try:
             parsed = await parse_json(
                 raw,
                 endpoint.protocol,
                 yield_now=yield_now,
-                image_tokens=self._rules.image_tokens,
-                audio_bytes_per_token=self._rules.audio_bytes_per_token,
+                image_tokens=rules.image_tokens,
+                audio_bytes_per_token=rules.audio_bytes_per_token,
             )
         except BodyError as error:
             return {
@@ -109,7 +111,7 @@ class Explainer:
     def _refusal_json(self, refusal: Refusal) -> Json:
         row = REJECTIONS[refusal.reason]
         return {
-            "status": status_of(refusal.reason, self._reject_status),
+            "status": status_of(refusal.reason, self._rules().reject_status),
             "reason": row.wire_reason,
             "message": refusal.message,
             "advice": row.advice,

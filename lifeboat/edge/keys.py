@@ -25,6 +25,11 @@ class KeyRing:
     """A set of accepted keys; an empty one admits everybody."""
 
     def __init__(self, keys: Iterable[str]) -> None:
+        self._digests: tuple[bytes, ...] = ()
+        self.accept(keys)
+
+    def accept(self, keys: Iterable[str]) -> None:
+        """Accept these keys and no others, from now on."""
         self._digests = tuple(sha256(key.encode("utf-8")).digest() for key in keys)
 
     @property
@@ -48,6 +53,11 @@ class AdminGuard:
     """Who may make changes: holders of the token, or loopback where there is none."""
 
     def __init__(self, token: str | None) -> None:
+        self._keys: KeyRing | None = None
+        self.accept(token)
+
+    def accept(self, token: str | None) -> None:
+        """Accept this token, or loopback where there is none, from now on."""
         self._keys = None if token is None else KeyRing((token,))
 
     def objection(self, request: web.BaseRequest) -> tuple[int, str] | None:

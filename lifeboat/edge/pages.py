@@ -38,10 +38,13 @@ def json_page(page: object, status: int = 200) -> web.Response:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """started: backends are known and the first probes are through."""
+    """started: backends are known and the first probes are through.
+
+    needs_backend: the setting in force.
+    """
 
     started: Callable[[], bool]
-    needs_backend: bool
+    needs_backend: Callable[[], bool]
 
 
 class Pages:
@@ -75,7 +78,7 @@ class Pages:
             return json_page({"status": "draining"}, 503)
         if not self._readiness.started():
             return json_page({"status": "starting"}, 503)
-        if self._readiness.needs_backend and not self._any_live():
+        if self._readiness.needs_backend() and not self._any_live():
             return json_page({"status": "no live backend"}, 503)
         return json_page({"status": "ready"})
 

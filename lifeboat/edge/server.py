@@ -111,6 +111,12 @@ class _JsonServer(web.Server):
         super().__init__(handler, **kwargs)
         self._handler_args = handler_args
 
+    def retune(self, head_timeout_s: float, keepalive_timeout: float) -> None:
+        """Set the timeouts of connections that are accepted from now on."""
+        self._handler_args.update(
+            head_timeout_s=head_timeout_s, keepalive_timeout=keepalive_timeout
+        )
+
     def __call__(self) -> RequestHandler:
         """Return the protocol of a new connection."""
         return JsonRequestHandler(self, loop=self._loop, **self._handler_args)
@@ -135,6 +141,12 @@ class JsonRunner(web.AppRunner):
             "access_log": None,
         }
         super().__init__(app, **(defaults | kwargs))
+
+    def retune(self, head_timeout_s: float, keepalive_timeout: float) -> None:
+        """Set the timeouts of connections that are accepted from now on."""
+        self._kwargs.update(head_timeout_s=head_timeout_s, keepalive_timeout=keepalive_timeout)
+        if isinstance(self.server, _JsonServer):
+            self.server.retune(head_timeout_s, keepalive_timeout)
 
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()

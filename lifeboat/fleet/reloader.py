@@ -78,6 +78,10 @@ class Reloader:
         """Read the configuration and put it in force; return whether that was done."""
         try:
             configuration = await asyncio.to_thread(self._read)
+            earlier = self._fleet.configuration.path
+            if earlier is not None and configuration.path is None:
+                # An empty configuration would be obeyed: every backend would leave.
+                return self._refuse(f"the file {earlier} is gone")
             await self._fleet.reload(configuration)
         except (ConfigErrors, FleetError) as error:
             return self._refuse(str(error))

@@ -104,7 +104,11 @@ LIVE = frozenset(
         "boost_s", "queue_all_ttl_s", "queue_all_depth_multiplier", "superfast_cap", "share",
         "gguf_default_max_concurrency", "default_max_concurrency", "hold_when_down",
         "connect_timeout_s", "first_byte_timeout_s", "idle_timeout_s", "probe_interval_s",
-        "probe_timeout_s", "models_interval_s",
+        "probe_timeout_s", "models_interval_s", "reject_status", "redispatch", "image_tokens",
+        "audio_bytes_per_token", "max_body_bytes", "max_parked_bytes", "client_head_timeout_s",
+        "client_body_timeout_s", "client_write_timeout_s", "client_keepalive_s",
+        "ready_needs_backend", "shutdown_grace_s", "shutdown_serve_parked", "api_keys",
+        "admin_token", "log_level",
     }
 )  # fmt: skip
 """Settings that a reload puts in force; the others are read at the start alone."""

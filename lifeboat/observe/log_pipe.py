@@ -212,9 +212,7 @@ def configure_logging(
     chosen = LogFormat(log_format)
     if chosen is LogFormat.AUTO:
         chosen = LogFormat.TEXT if target.isatty() else LogFormat.JSON
-    number = logging.getLevelNamesMapping().get(level.upper())
-    if number is None:
-        raise ValueError(f"unknown log level {level!r}: use debug, info, warning, error, critical")
+    number = _number_of(level)
     pipe = LogPipe(target, TextFormatter() if chosen is LogFormat.TEXT else JsonFormatter())
     root = logging.getLogger()
     for handler in root.handlers[:]:
@@ -222,6 +220,22 @@ def configure_logging(
             root.removeHandler(handler)
             handler.close()
     root.addHandler(pipe)
-    root.setLevel(max(number, logging.WARNING))
-    logging.getLogger("lifeboat").setLevel(number)
+    _set_levels(number)
     return pipe
+
+
+def set_log_level(level: str) -> None:
+    """Change the level while logs are written; as `configure_logging` takes it."""
+    _set_levels(_number_of(level))
+
+
+def _number_of(level: str) -> int:
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise ValueError(f"unknown log level {level!r}: use debug, info, warning, error, critical")
+    return number
+
+
+def _set_levels(number: int) -> None:
+    logging.getLogger().setLevel(max(number, logging.WARNING))
+    logging.getLogger("lifeboat").setLevel(number)

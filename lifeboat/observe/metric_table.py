@@ -152,6 +152,10 @@ METRICS: tuple[MetricRow, ...] = (
         "Requests whose X-Lifeboat-Priority was none of high, normal and low.",
     ),
     MetricRow(
+        "lifeboat_config_reloads_total", _C, ("result",),
+        "Times the configuration was read again: result success, or failure (nothing changed).",
+    ),
+    MetricRow(
         "lifeboat_observer_errors_total", _C, (),
         "Errors of metrics and logs, kept away from traffic. Anything above 0 is a bug.",
     ),

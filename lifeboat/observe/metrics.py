@@ -60,14 +60,17 @@ class Metrics:
         version: str,
         configured_pools: Callable[[], Collection[str]],
         engines: Callable[[], Mapping[str, EngineReading]],
+        reloads: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         """view: takes a snapshot of the gate. configured_pools: the model names that stand in the
         configuration (not those discovered). engines: last readings by backend name.
+        reloads: of the configuration so far, the good and the failed ones.
         """
         self._view = view
         self._version = version
         self._configured_pools = configured_pools
         self._engines = engines
+        self._reloads = reloads
         self._observers: Observers | None = None
         self._backends = Labels()
         self._pools = Labels(DISCOVERED_LIMIT)
@@ -103,12 +106,17 @@ class Metrics:
         view = self._view()
         self._refresh(view)
         errors = self._observers.errors if self._observers else 0
+        reloaded, failed = self._reloads()
         values: dict[str, Values] = {
             **backend_gauges(view, self._engines(), self._backends),
             **pool_gauges(view, self._pools),
             **router_gauges(view, self._version),
             "lifeboat_lb_dispatch_total": dict(self._dispatched.values),
             "lifeboat_lb_rejected_total": dict(self._rejected.values),
+            "lifeboat_config_reloads_total": {
+                ("success",): float(reloaded),
+                ("failure",): float(failed),
+            },
             "lifeboat_observer_errors_total": {(): float(errors)},
         }
         return Reading(values, self._measured)
