@@ -1,0 +1,380 @@
+"""The dashboard in a real Chromium, on a real router."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser
+
+from lifeboat.core.rejections import REJECTIONS
+from lifeboat.core.vocabulary import Reason
+from lifeboat.sim.config import EngineConfig
+from lifeboat.sim.server import SimulatedServer
+from tests.acceptance.engines import HeldEngine
+from tests.running import RouterProcess, running_router
+from tests.web.browsing import NARROW, WIDE, chromium, watching
+from tests.web.conftest import CEILING, HOSTILE, SLOTS, Scene, scene_in
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+POOL = "#pools .pool"
+"""The card of `m`, the first."""
+TOKEN = "swordfish"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    """One browser for all; each test has a context of its own."""
+    async with chromium() as found:
+        yield found
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    async with scene_in(tmp_path) as found:
+        yield found
+
+
+async def full(scene: Scene, parked: int) -> None:
+    """Fill every slot of `m` and park some more."""
+    scene.ask(SLOTS)
+    await scene.running.until(lambda state: state["inflight"]["a"] == SLOTS)
+    scene.ask(parked)
+    await scene.running.until(lambda state: state["queue_total_waiters"] == parked)
+
+
+async def test_a_queue_is_seen_to_build_and_to_drain(scene: Scene, browser: Browser) -> None:
+    async with watching(browser, scene.url) as seen:
+        await seen.shows(POOL, f"0 / {SLOTS}")
+        await full(scene, 4)
+        await seen.shows(POOL, f"{SLOTS} / {SLOTS}")
+        await seen.shows(POOL, f"4 / {CEILING}")
+        await seen.shows("#parked-words", "4 requests wait")
+        assert await seen.find("#parked tbody tr").count() == 4
+        assert "SECRET-CONTENT" not in await seen.find("body").inner_text()
+        assert await seen.page.title() == "(4 parked) Lifeboat"
+        for left in (3, 2, 1, 0):
+            scene.engines[0].release()
+            await seen.shows(POOL, f"{left} / {CEILING}")
+        scene.engines[0].release_all()
+        await seen.shows(POOL, f"0 / {SLOTS}")
+        await seen.shows("#parked-words", "Nothing is parked")
+        assert await seen.page.title() == "Lifeboat"
+        drawn = seen.page.get_by_role("img", name="Parked: now")
+        await seen.page.wait_for_function(
+            "() => [...document.querySelectorAll('svg[role=img]')].some("
+            "(one) => one.getAttribute('aria-label').includes('at most 4'))"
+        )
+        assert "at most 4" in (await drawn.get_attribute("aria-label") or "")
+
+
+async def test_every_figure_is_the_one_of_the_state(scene: Scene, browser: Browser) -> None:
+    await full(scene, CEILING)
+    assert [await task for task in scene.ask(3)] == [503] * 3
+    for left in range(CEILING - 1, 2, -1):
+        scene.engines[0].release()
+        await scene.running.until(lambda state, left=left: state["queue_total_waiters"] == left)
+    state = await scene.running.state()
+    async with watching(browser, scene.url) as seen:
+        await seen.shows(POOL, f"3 / {CEILING}")
+        shown = await seen.figures(POOL)
+        pool = state["pools"]["m"]
+        assert shown["In flight / effective limit"] == f"{SLOTS} / {SLOTS}"
+        assert shown["Sent"] == str(pool["dispatched"]) == "7"
+        assert shown["Refused"] == "3"
+        assert shown["TTL"] == "60 s"
+        for part in (50, 95, 99):
+            wait_ms = round(pool[f"wait_p{part}_sec"] * 1000)
+            assert shown[f"Wait p{part}"] == (
+                f"{wait_ms} ms" if wait_ms < 1000 else f"{wait_ms / 1000:.1f} s"
+            )
+        rows = {
+            await row.locator("h3").inner_text(): await row.inner_text()
+            for row in await seen.find("#backends > li").all()
+        }
+        assert "2 held of 2: as configured" in rows["a"]
+        assert "0 held of 1: as configured" in rows["b"]
+        tiles = await seen.find("#overview").inner_text()
+        assert "7 sent since the start" in tiles
+        assert [line for line in tiles.splitlines() if line.isdigit()] == ["2", "3", "3"]
+
+
+async def test_a_refusal_is_counted_beside_its_remedy(scene: Scene, browser: Browser) -> None:
+    async with watching(browser, scene.url) as seen:
+        await seen.shows("#rejections-words", "Nothing has been refused")
+        assert await seen.find("#rejections tbody tr").count() == len(REJECTIONS)
+        await full(scene, CEILING)
+        assert [await task for task in scene.ask(2)] == [503, 503]
+        row = seen.find("#rejections tbody tr[data-met]")
+        await row.wait_for()
+        await seen.shows("#rejections-words", "2 refused")
+        text = await row.inner_text()
+        assert "503 queue_full" in text and REJECTIONS[Reason.QUEUE_FULL].advice in text
+        await seen.page.wait_for_function(
+            "() => !document.querySelector('#rejections [data-met]').innerText.includes('never')"
+        )
+        await seen.find("#rejections-met").check()
+        assert await seen.find("#rejections tbody tr:visible").count() == 1
+
+
+async def test_the_mode_switch_asks_for_the_token(tmp_path: Path, browser: Browser) -> None:
+    async with (
+        scene_in(tmp_path, LIFEBOAT_ADMIN_TOKEN=TOKEN) as scene,
+        watching(browser, scene.url) as seen,
+    ):
+        seen.expected.append("status of 401")
+        superfast, dialog = seen.button("superfast"), seen.find("#token-dialog")
+        await superfast.click()
+        await dialog.wait_for()
+        assert "admin token is missing" in await dialog.inner_text()
+        await seen.button("Cancel").click()
+        assert (await scene.running.state())["routing_mode"] == "default"
+
+        await superfast.click()
+        await seen.find("#token").fill("wrong")
+        await seen.button("Use it").click()
+        await seen.shows("#token-why", "not accepted")
+        assert (await scene.running.state())["routing_mode"] == "default"
+        await seen.find("#token").fill(TOKEN)
+        await seen.page.keyboard.press("Enter")
+        await seen.shows("#announcer", "The mode is superfast")
+        await seen.page.wait_for_selector(
+            "#mode-buttons button[aria-pressed=true]:text('superfast')"
+        )
+        assert (await scene.running.state())["routing_mode"] == "superfast"
+
+        await seen.button("Back to what is configured").first.click()
+        await seen.shows("#announcer", "The mode is default")
+        kept = "[localStorage.length, document.cookie, sessionStorage.length]"
+        assert await seen.page.evaluate(kept) == [0, "", 1]
+        assert TOKEN not in await seen.page.content()
+        await seen.button("Forget the admin token").click()
+        assert await seen.page.evaluate(kept) == [0, "", 0]
+        await superfast.click()
+        await dialog.wait_for()
+
+
+async def test_the_queue_is_switched_on_and_off(scene: Scene, browser: Browser) -> None:
+    async with watching(browser, scene.url) as seen:
+        await seen.page.wait_for_function("() => document.getElementById('queue-enabled').checked")
+        await seen.find("#queue-enabled").uncheck()
+        await scene.running.until(lambda state: not state["queue_enabled"])
+        await seen.shows(POOL, "queue off")
+        await seen.button("queue-all").click()
+        await seen.shows("#queue-words", "always on in this mode")
+        assert await seen.find("#queue-enabled").is_disabled()
+
+
+async def test_a_backend_is_drained_and_made_ready_by_keyboard(
+    scene: Scene, browser: Browser
+) -> None:
+    async with watching(browser, scene.url) as seen:
+        await full(scene, 1)
+        await seen.button("Drain a").focus()
+        await seen.page.keyboard.press("Enter")
+        await scene.running.until(lambda state: state["backends"]["a"]["state"] == "drain")
+        await seen.shows("#backends", "closed: draining")
+        assert await seen.button("Drain a").get_attribute("aria-pressed") == "true"
+        scene.engines[0].release_all()
+        await seen.shows("#backends", "0 held of 0")
+        assert (await scene.running.state())["queue_total_waiters"] == 1
+        # A second of updates later the focus is where it was.
+        focused = "document.activeElement.getAttribute('aria-label')"
+        assert await seen.page.evaluate(focused) == "Drain a"
+        await seen.page.keyboard.press("Shift+Tab")
+        assert await seen.page.evaluate(focused) == "Ready a"
+        await seen.page.keyboard.press("Space")
+        await seen.shows("#parked-words", "Nothing is parked")
+        assert await asyncio.gather(*scene._asked) == [200] * (SLOTS + 1)
+
+
+async def test_a_raised_limit_wakes_the_parked(scene: Scene, browser: Browser) -> None:
+    async with watching(browser, scene.url) as seen:
+        await full(scene, 3)
+        await seen.find("summary[aria-label='Change the limit of a']").click()
+        await seen.page.keyboard.press("Control+A")
+        await seen.page.keyboard.type(str(SLOTS + 2))
+        await seen.page.keyboard.press("Enter")
+        await seen.shows(POOL, f"{SLOTS + 2} / {SLOTS + 2}")
+        assert (await scene.running.state())["queue_total_waiters"] == 1
+
+
+async def test_a_refused_change_is_said_in_the_router_s_words(
+    scene: Scene, browser: Browser
+) -> None:
+    async with watching(browser, scene.url) as seen:
+        seen.expected.append("status of 404")
+        await seen.page.wait_for_selector("#backends > li")
+        await seen.page.route(
+            "**/api/lb/backends/a",
+            lambda route: route.continue_(url=f"{scene.url}/api/lb/backends/nobody"),
+        )
+        await seen.button("Drain a").click()
+        await seen.shows("#backend-error", "nobody")
+
+
+async def test_names_from_outside_are_text(scene: Scene, browser: Browser) -> None:
+    async with watching(browser, scene.url) as seen:
+        scene.ask(3, HOSTILE)
+        await seen.shows("#parked", HOSTILE)
+        await seen.shows("#pools", HOSTILE)
+        await seen.shows("#backends", HOSTILE)
+        await seen.page.select_option("#history-pool", label=HOSTILE)
+        assert await seen.find("main img").count() == 0
+
+
+EXPLAINED = [
+    ("m", "Hello", "dispatch", "It would be sent to a at once."),
+    (HOSTILE, "word " * 500, "refuse", "413 request_too_large"),
+    ("nobody", "Hello", "refuse", "503 no_backends"),
+]
+
+
+@pytest.mark.parametrize(("model", "text", "decision", "words"), EXPLAINED)
+async def test_a_pasted_body_is_explained(
+    scene: Scene, browser: Browser, model: str, text: str, decision: str, words: str
+) -> None:
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": text}]})
+    async with watching(browser, scene.url) as seen:
+        await seen.find("#explain-body").fill(body)
+        await seen.button("Explain").click()
+        await seen.shows("#decision", words)
+        assert await seen.find("#decision").get_attribute("data-decision") == decision
+        assert await seen.find("#explain-backends li").count() == 2
+        assert (await scene.running.state())["dispatch_counts"] == {"a": 0, "b": 0}
+
+
+async def test_explain_says_what_it_would_park_and_what_is_not_json(
+    scene: Scene, browser: Browser
+) -> None:
+    async with watching(browser, scene.url) as seen:
+        await full(scene, 2)
+        # The example stands there before anybody types.
+        await seen.page.wait_for_function("() => document.getElementById('explain-body').value")
+        await seen.button("Explain").click()
+        await seen.shows("#decision", "It would be parked; 2 requests are parked")
+        await seen.find("#explain-body").fill('{"model": }')
+        await seen.button("Explain").click()
+        await seen.shows("#explain-error", "not JSON")
+        assert not await seen.find("#explanation").is_visible()
+
+
+async def test_the_slot_trap_is_said_in_words(tmp_path: Path, browser: Browser) -> None:
+    server = SimulatedServer(
+        [EngineConfig.from_mapping({"personality": "gguf", "max_num_seqs": 2, "served_name": "m"})]
+    )
+    url = await server.start(host="127.0.0.1", port=0)
+    yaml = f"""
+backends: [{{name: g, kind: gguf, url: "{url}", models: [m], max_concurrency: 4}}]
+"""
+    try:
+        async with (
+            running_router(yaml, tmp_path) as running,
+            watching(browser, running.url) as seen,
+        ):
+            await seen.shows("#backends .warnings", "max_concurrency of g is 4")
+            await seen.shows("#backends", "2 slots")
+            running_cells = seen.find("#backends .slots .free")
+            assert await running_cells.count() == 4 + 2
+    finally:
+        await server.close()
+
+
+async def test_a_router_that_drains_goes_and_comes_back_is_seen_to(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with HeldEngine() as engine:
+        config = tmp_path / "backends.yaml"
+        config.write_text(
+            f'backends: [{{name: a, kind: openai, url: "{engine.url}", models: [m]}}]'
+        )
+        router = await RouterProcess.start(cwd=tmp_path)
+        port = router.url.rpartition(":")[2]
+        again: RouterProcess | None = None
+        try:
+            async with watching(browser, router.url) as seen:
+                # A router that is gone cannot be asked without the browser's saying so.
+                seen.expected.append("net::ERR_")
+                asking = asyncio.create_task(post(router.url))
+                await seen.shows(POOL, "1 / 32")
+                stopping = asyncio.create_task(router.stop(20.0))
+                await seen.shows("#banner", "draining")
+                engine.release_all()
+                assert (await asking, await stopping) == (200, 0)
+                await seen.shows("#banner", "cannot be reached since")
+                assert await seen.find("#banner").get_attribute("role") == "alert"
+                again = await RouterProcess.start("--port", port, cwd=tmp_path)
+                await seen.shows("#connection", "live")
+                assert not await seen.find("#banner").is_visible()
+                await seen.shows(POOL, "0 / 32")
+        finally:
+            for process in (router, again):
+                if process is not None:
+                    await process.stop()
+
+
+async def post(url: str) -> int:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/v1/chat/completions", json={"model": "m", "messages": []}) as answer,
+    ):
+        await answer.read()
+        return answer.status
+
+
+async def test_axe_finds_nothing_serious(scene: Scene, browser: Browser) -> None:
+    """With everything on the page that can be there: parked, refused, drained, explained."""
+    async with watching(browser, scene.url) as seen:
+        await full(scene, CEILING)
+        assert await scene.ask(1)[0] == 503
+        await seen.button("Drain b").click()
+        await seen.shows("#backends", "closed: draining")
+        await seen.button("Explain").click()
+        await seen.shows("#decision", "queue_full")
+        await seen.find("#history-details summary").click()
+        await seen.find("summary[aria-label='Change the limit of a']").click()
+        await seen.page.wait_for_selector("#history-table tbody tr")
+        for width, height in (WIDE, NARROW):
+            await seen.page.set_viewport_size({"width": width, "height": height})
+            for scheme in ("light", "dark"):
+                await seen.page.emulate_media(color_scheme=scheme)
+                assert await seen.faults_of_access() == [], (width, scheme)
+        await seen.page.evaluate("document.getElementById('token-dialog').showModal()")
+        assert await seen.faults_of_access() == []
+
+
+async def test_nothing_makes_the_page_scroll_sideways(scene: Scene, browser: Browser) -> None:
+    async with watching(browser, scene.url) as seen:
+        await full(scene, CEILING)
+        assert await scene.ask(1, "x" * 300)[0] == 503
+        await seen.shows("#parked-words", f"{CEILING} requests wait")
+        for width in (320, 390, 600, 768, 900, 1000, 1280):
+            await seen.page.set_viewport_size({"width": width, "height": 800})
+            widths = "[document.documentElement.scrollWidth, innerWidth]"
+            found, most = await seen.page.evaluate(widths)
+            assert found <= most, width
+
+
+async def test_a_hidden_tab_holds_no_connection(scene: Scene, browser: Browser) -> None:
+    """Browsers allow six connections a host: six forgotten tabs would block the seventh."""
+    async with watching(browser, scene.url) as seen:
+        hide = """(hidden) => {
+            Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+            document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+        await seen.page.evaluate(hide, True)
+        await full(scene, 2)
+        await asyncio.sleep(0.5)
+        assert f"0 / {CEILING}" in await seen.find(POOL).first.inner_text()
+        await seen.page.evaluate(hide, False)
+        await seen.shows(POOL, f"2 / {CEILING}")
