@@ -8,6 +8,7 @@ this model with this capability? cap covers? I5 is held by tests/core/test_fit.p
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -26,8 +27,10 @@ LONGEST_NAME = 200
 """Characters of a client's model name that a message repeats."""
 NEAR_MATCHES = 3
 NAMES_LISTED = 20
-MATCHED_NAMES = 2_000
-"""Known names compared for near matches: bounds the cost of a refusal with many LoRA adapters."""
+MATCHED_NAMES = 100
+"""Known names compared for near matches, around the asked one in sorted order: comparing one takes
+some 50 us, and anybody may ask for any name, with thousands of LoRA adapters about."""
+MATCHED_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +146,7 @@ class Directory:
 
     def _unknown(self, model: str) -> str:
         names = sorted(self.members)
-        near = get_close_matches(
-            model[:LONGEST_NAME], names[:MATCHED_NAMES], n=NEAR_MATCHES, cutoff=0.5
-        )
+        near = _near(model, names)
         text = f"no backend serves a model named {shorten(model)}"
         if near:
             return f"{text}; did you mean {', '.join(shorten(name) for name in near)}?"
@@ -154,6 +155,16 @@ class Directory:
         listed = ", ".join(shorten(name) for name in names[:NAMES_LISTED])
         more = f" and {len(names) - NAMES_LISTED} more" if len(names) > NAMES_LISTED else ""
         return f"{text}; known: {listed}{more}"
+
+
+def _near(model: str, names: list[str]) -> list[str]:
+    """Return the known names most like `model`, best first; case does not matter."""
+    middle = bisect(names, model)
+    first = max(0, min(middle - MATCHED_NAMES // 2, len(names) - MATCHED_NAMES))
+    by_folded = {name.lower(): name for name in names[first : first + MATCHED_NAMES]}
+    asked = model[:MATCHED_CHARACTERS].lower()
+    folded = get_close_matches(asked, by_folded, n=NEAR_MATCHES, cutoff=0.5)
+    return [by_folded[name] for name in folded]
 
 
 def too_large(route: Route, estimate: Estimate) -> Refusal:
