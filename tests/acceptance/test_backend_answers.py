@@ -52,6 +52,8 @@ LOADING = error_answer(
     b"503 Service Unavailable",
     {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}},
 )
+FULL = b'data: {"error": {"message": "full", "code": 503}}\n\ndata: [DONE]\n\n'
+"""vLLM's refusal of a streamed request."""
 PLAIN_503 = b"HTTP/1.1 503 Nope\r\nX-Engine: yes\r\nContent-Length: 4\r\n\r\nnope"
 
 
@@ -401,7 +403,7 @@ async def test_a_saturated_backend_keeps_what_it_serves_and_is_not_hammered(
 async def test_a_vllm_stream_that_begins_with_an_overload_error_goes_elsewhere(
     tmp_path: Path, queue: bool
 ) -> None:
-    refusal = stream_of(b'data: {"error": {"message": "full", "code": 503}}\n\ndata: [DONE]\n\n')
+    refusal = stream_of(FULL)
     async with pair(tmp_path, refusal, queue=queue, kind="vllm") as both:
         answers = [await both.running.ask(body=chat_body(stream=True)) for _ in range(2)]
         assert all(b"[DONE]" in answer.body for answer in answers)
@@ -413,7 +415,7 @@ async def test_a_vllm_stream_that_begins_with_an_overload_error_goes_elsewhere(
 async def test_a_vllm_stream_that_begins_with_an_overload_error_is_relayed_if_alone(
     tmp_path: Path,
 ) -> None:
-    refusal = stream_of(b'data: {"error": {"message": "full", "code": 503}}\n\ndata: [DONE]\n\n')
+    refusal = stream_of(FULL)
     for kind in ("vllm", "openai"):
         async with alone(tmp_path, refusal, kind=kind) as one:
             answer = await one.running.ask(body=chat_body(stream=True))
@@ -427,7 +429,7 @@ async def test_a_vllm_stream_that_begins_with_an_overload_error_is_relayed_if_al
 
 
 async def test_a_vllm_stream_parks_again_where_the_queue_is_on(tmp_path: Path) -> None:
-    refusal = stream_of(b'data: {"error": {"message": "full", "code": 503}}\n\ndata: [DONE]\n\n')
+    refusal = stream_of(FULL)
     good = stream_of(event("Hi") + b"data: [DONE]\n\n")
     async with alone(tmp_path, refusal, good, queue=True, kind="vllm") as one:
         answer = await one.running.ask(body=chat_body(stream=True))

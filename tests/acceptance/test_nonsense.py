@@ -331,8 +331,10 @@ async def test_wrong_methods_and_unknown_paths_are_told_in_json(
 @pytest.mark.parametrize(
     "raw",
     [
-        b"POST http://example.com/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2"
-        b"\r\n\r\n{}",
+        (
+            b"POST http://example.com/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2"
+            b"\r\n\r\n{}"
+        ),
         b"CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n",
         b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
@@ -343,10 +345,15 @@ async def test_wrong_methods_and_unknown_paths_are_told_in_json(
         b"GET / HTTP/1.1\r\nHost: x\r\n: 1\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: abc\r\n\r\n",
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n"
-        b"\r\n{}",
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
-        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        (
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+            b"Content-Length: 2\r\nContent-Length: 3\r\n"
+            b"\r\n{}"
+        ),
+        (
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        ),
         b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 200_000 + b"\r\n\r\n",
         b"GET /\x00\x01 HTTP/1.1\r\nHost: x\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
