@@ -77,7 +77,7 @@ class Names:
         self._twins: dict[str, Resolved] = {}
         for model in self._pools:
             twin = model.removesuffix(LATEST) if model.endswith(LATEST) else model + LATEST
-            if twin and twin not in self._pools:
+            if twin:
                 self._twins[twin] = Resolved(model, model)
         self._entries: list[ModelEntry] | None = None
 

@@ -27,20 +27,29 @@ class Pace:
     jitter: float = 0.1
 
     def pause_s(
-        self, health: Health, interval_s: float, down_rounds: int, *, wanted: bool, chance: float
+        self,
+        health: Health,
+        interval_s: float,
+        vain_rounds: int,
+        *,
+        wanted: bool,
+        listed: bool,
+        chance: float,
     ) -> float:
         """Return the pause after a probe.
 
-        down_rounds: probes in a row that found it down, wanted by nobody. chance: in [0, 1).
+        vain_rounds: probes in a row that left it down and wanted by nobody, or without a list.
+        listed: its models are known; until then it is asked sooner. chance: in [0, 1).
         """
+        doublings = min(max(vain_rounds - 1, 0), 16)
+        growing_s = min(self.soonest_s * 2**doublings, self.longest_s)
         match health:
             case Health.LOADING:
                 pause_s = self.soonest_s
             case Health.DOWN if wanted:
                 pause_s = self.soonest_s
             case Health.DOWN:
-                doublings = min(max(down_rounds - 1, 0), 16)
-                pause_s = min(self.soonest_s * 2**doublings, self.longest_s)
+                pause_s = growing_s
             case Health.STARTING | Health.UP | Health.SUSPECT:
-                pause_s = interval_s
+                pause_s = interval_s if listed else min(growing_s, interval_s)
         return pause_s * (1.0 - self.jitter * chance)

@@ -36,7 +36,7 @@ class Roster:
         self._last_urls: dict[str, str] = {}
         self.present: dict[str, Known] = {}
         self.leaving: dict[str, Known] = {}
-        self.names = Names(created=created)
+        self._names: Names | None = None
 
     def __getitem__(self, name: str) -> Known:
         """Return a present backend. Raises FleetError (404) that names the known ones."""
@@ -127,9 +127,19 @@ class Roster:
         self._models = models
         self.rename()
 
+    @property
+    def names(self) -> Names:
+        """The names they serve now."""
+        if self._names is None:
+            self._names = Names(self.present.values(), self._models, self._created)
+        return self._names
+
     def rename(self) -> None:
-        """Renew the names after a change of anything they show."""
-        self.names = Names(self.present.values(), self._models, self._created)
+        """Have the names renewed after a change of anything they show.
+
+        Done when they are next asked for: many lists that arrive together cost one renewal.
+        """
+        self._names = None
 
     def _forget_urls(self) -> None:
         """Keep the urls of those alone whose counters the gate still keeps."""

@@ -69,7 +69,7 @@ class Watch:
         self._probed_at = around.clock()
         self._chance = 0.0
         self._wanted_until = self._probed_at
-        self._down_rounds = 0
+        self._vain_rounds = 0
         self._list_due_at = self._probed_at
         self._traffic: int | None = None
         self._props = Props()
@@ -151,7 +151,8 @@ class Watch:
         self._observe(probe, settings)
         self._probed_at, self._chance = around.clock(), around.rng.random()
         down = self._health is Health.DOWN and not self._is_wanted
-        self._down_rounds = self._down_rounds + 1 if down else 0
+        vain = down or self.known.models is None
+        self._vain_rounds = self._vain_rounds + 1 if vain else 0
 
     def _observe(self, probe: Probe, settings: Settings) -> None:
         name = self.known.member.name
@@ -166,8 +167,9 @@ class Watch:
             pause_s = around.pace.pause_s(
                 self._health,
                 around.settings().probe_interval_s,
-                self._down_rounds,
+                self._vain_rounds,
                 wanted=self._is_wanted,
+                listed=self.known.models is not None,
                 chance=self._chance,
             )
             left_s = self._probed_at + pause_s - around.clock()

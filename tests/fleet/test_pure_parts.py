@@ -168,9 +168,11 @@ def test_busy_is_not_down_and_only_a_refused_connection_is_proof(
 # ---- pace ------------------------------------------------------------------------------------
 
 
-def _pauses(health: Health, *, wanted: bool) -> list[float]:
+def _pauses(health: Health, *, wanted: bool, listed: bool = True) -> list[float]:
     pace = Pace()
-    return [pace.pause_s(health, 5.0, n, wanted=wanted, chance=0.0) for n in range(1, 8)]
+    return [
+        pace.pause_s(health, 5.0, n, wanted=wanted, listed=listed, chance=0.0) for n in range(1, 8)
+    ]
 
 
 def test_a_backend_that_is_down_is_asked_ever_more_rarely_unless_it_is_wanted() -> None:
@@ -183,10 +185,15 @@ def test_one_that_answers_is_asked_at_the_interval_and_one_that_loads_every_seco
     assert _pauses(Health.LOADING, wanted=False) == [1] * 7
 
 
+def test_one_whose_models_are_unknown_is_asked_sooner_than_the_interval() -> None:
+    assert _pauses(Health.UP, wanted=False, listed=False) == [1, 2, 4, 5, 5, 5, 5]
+
+
 @given(st.floats(0, 1, exclude_max=True), st.sampled_from(Health), st.integers(0, 10**6))
 def test_jitter_only_shortens_a_pause_and_by_a_tenth_at_most(
     chance: float, health: Health, rounds: int
 ) -> None:
     pace = Pace()
-    full = pace.pause_s(health, 5.0, rounds, wanted=False, chance=0.0)
-    assert full * 0.9 <= pace.pause_s(health, 5.0, rounds, wanted=False, chance=chance) <= full
+    full = pace.pause_s(health, 5.0, rounds, wanted=False, listed=True, chance=0.0)
+    jittered = pace.pause_s(health, 5.0, rounds, wanted=False, listed=True, chance=chance)
+    assert full * 0.9 <= jittered <= full

@@ -11,7 +11,7 @@ import pytest
 
 from lifeboat.core.modes import Mode
 from lifeboat.core.seat import Lease
-from lifeboat.core.vocabulary import Ask, Capability, Kind, Outcome, Verdict
+from lifeboat.core.vocabulary import Ask, Capability, Kind, Outcome, Refusal, Verdict
 from lifeboat.fleet import FleetError, Patch, Registration
 from lifeboat.fleet.reloader import Reloader
 from lifeboat.settings import BackendConfig, Configuration, ModelConfig, load
@@ -156,11 +156,34 @@ async def test_aliases_defaults_and_timeouts_follow_a_reload() -> None:
 
 
 async def test_a_new_url_under_a_name_is_another_server() -> None:
-    async with serving(2) as [one, two], house_of(backend("a", one)) as house:
+    rarely = {"probe_interval_s": 30.0, "models_interval_s": 30.0}
+    async with serving(2) as [one, two], house_of(backend("a", one), **rarely) as house:
         two.lists("n")
-        await house.fleet.reload(configured(backend("a", two)))
+        await house.fleet.reload(configured(backend("a", two), **rarely))
+        assert house.models("a") is None
+        await until(lambda: house.models("a") == {"n"}, within_s=1.0)
         assert house.fleet.members()["a"].url == two.url
-        await until(lambda: house.models("a") == {"n"})
+
+
+async def test_the_parked_of_a_name_of_the_file_stay_when_a_backend_takes_it_over() -> None:
+    async with (
+        serving() as [server],
+        house_of(models=(ModelConfig("m"),), hold_when_down=True) as house,
+    ):
+        waiting = asyncio.get_running_loop().create_task(house.door.enter(ASK))
+        await asyncio.sleep(0)
+        await house.fleet.reload(configured(backend("a", server, models=("m",))))
+        lease = await waiting
+        assert isinstance(lease, Lease)
+
+
+async def test_a_name_that_left_the_file_is_unknown_again() -> None:
+    async with house_of(models=(ModelConfig("m"),)) as house:
+        refusal = await house.door.enter(ASK)
+        assert isinstance(refusal, Refusal) and refusal.temporary
+        await house.fleet.reload(configured())
+        refusal = await house.door.enter(ASK)
+        assert isinstance(refusal, Refusal) and not refusal.temporary
 
 
 async def test_requests_never_see_half_of_a_reload() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from lifeboat.core.seat import Lease
 from lifeboat.core.vocabulary import Ask, Capability, Kind, Outcome, Refusal, Verdict
+from lifeboat.fleet import Pace
 from tests.fleet.scripted import backend, house_of, serving, until
 
 ASK = Ask("m", Capability.GENERATE)
@@ -40,37 +41,72 @@ async def test_a_server_that_is_not_there_is_down_at_once_and_back_within_a_paus
             await until(lambda: house.health("a") == "up")
 
 
+PATIENT = Pace(soonest_s=0.05, longest_s=30.0, first_s=0.3)
+"""Its pauses double without a bound that a test could see."""
+
+
 async def test_a_backend_that_is_down_is_probed_often_while_somebody_asks_for_it() -> None:
     async with serving() as [server]:
         await server.down()
-        async with house_of(backend("a", server, models=("m",))) as house:
-            await asyncio.sleep(0.5)  # its pauses have grown by now
-            loop = asyncio.get_running_loop()
-            for _ in range(4):
-                house.fleet.nudge("m")
-                await asyncio.sleep(0.05)
+        async with house_of(backend("a", server, models=("m",)), pace=PATIENT) as house:
+            await asyncio.sleep(0.9)  # the next pause is 0.8 s by now
+            house.fleet.nudge("m")
+            await asyncio.sleep(0.02)
             await server.up()
-            returned_at = loop.time()
-            while house.health("a") != "up":
-                house.fleet.nudge("m")
-                await asyncio.sleep(0.005)
-            assert loop.time() - returned_at < 0.2
+            house.fleet.nudge("m")
+            await until(lambda: house.health("a") == "up", within_s=0.3)
+
+
+async def test_one_that_nobody_wants_is_left_alone_for_longer_and_longer() -> None:
+    async with serving() as [server]:
+        await server.down()
+        async with house_of(backend("a", server, models=("m",)), pace=PATIENT) as house:
+            await asyncio.sleep(0.9)
+            await server.up()
+            await asyncio.sleep(0.3)
+            assert house.health("a") == "down"
 
 
 async def test_parked_requests_count_as_asking() -> None:
     async with serving() as [server]:
         await server.down()
         async with house_of(
-            backend("a", server, models=("m",)), hold_when_down=True, queue_ttl_s=30.0
+            backend("a", server, models=("m",)), hold_when_down=True, pace=PATIENT
         ) as house:
-            await asyncio.sleep(0.5)
             waiting = asyncio.get_running_loop().create_task(house.door.enter(ASK))
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.9)
             await server.up()
-            async with asyncio.timeout(0.25):
+            async with asyncio.timeout(0.3):
                 lease = await waiting
             assert isinstance(lease, Lease)
             house.door.close(lease, Outcome(Verdict.ANSWERED, 200))
+
+
+async def test_traffic_of_its_pools_counts_as_asking_though_others_serve_it() -> None:
+    async with serving(2) as [one, two]:
+        await one.down()
+        backends = backend("a", one, models=("m",)), backend("b", two, models=("m",))
+        async with house_of(*backends, pace=PATIENT) as house:
+            for _ in range(18):
+                lease = await house.door.enter(ASK)
+                assert isinstance(lease, Lease)
+                house.door.reconfigure(lambda gate, now, lease=lease: gate.note_dispatch(lease))
+                house.door.close(lease, Outcome(Verdict.ANSWERED, 200))
+                await asyncio.sleep(0.05)
+            await one.up()
+            await until(lambda: house.health("a") == "up", within_s=0.3)
+
+
+async def test_a_refusal_that_nobody_reports_is_noticed_within_a_beat() -> None:
+    async with (
+        serving() as [server],
+        house_of(backend("a", server, models=("m",)), probe_interval_s=30.0) as house,
+    ):
+        await asyncio.sleep(0.1)
+        lease = await house.door.enter(ASK)
+        assert isinstance(lease, Lease)
+        house.door.close(lease, Outcome(Verdict.REFUSED))
+        await until(lambda: house.health("a") == "up", within_s=0.4)
 
 
 async def test_a_refused_request_brings_the_probe_forward() -> None:
@@ -160,7 +196,7 @@ async def test_a_refused_key_is_a_warning_and_not_an_empty_list() -> None:  # BU
         assert server.headers["Authorization"] == "Bearer k"
         server.answers["/v1/models"] = (401, {"error": {"message": "no"}})
         await until(lambda: "a" in house.fleet.warnings())
-        assert "401" in house.fleet.warnings()["a"][0]
+        assert "401: give its key as api_key" in house.fleet.warnings()["a"][0]
         assert house.models("a") == {"m"}
         assert house.health("a") == "up"
 
@@ -197,7 +233,15 @@ async def test_the_slots_of_a_llama_cpp_server_become_its_limit_and_its_context_
             assert view.spec.max_input_tokens == 2048
             reading = house.fleet.engines()["a"]
             assert (reading.running, reading.waiting, reading.slots) == (1, None, 4)
-            assert server.asked.count("/metrics") == 1
+
+
+async def test_a_page_that_is_off_is_asked_for_rarely() -> None:
+    async with serving() as [server]:
+        server.answers |= {"/props": (200, PROPS), "/metrics": (501, {})}
+        async with house_of(backend("a", server, Kind.GGUF), models_interval_s=60.0):
+            await until(lambda: server.asked.count("/health") > 4)
+        assert server.asked.count("/metrics") <= 2
+        assert server.asked.count("/slots") <= 2
 
 
 async def test_until_its_slots_are_known_a_llama_cpp_server_has_the_default_and_a_warning() -> None:
@@ -257,7 +301,7 @@ async def test_a_server_below_a_path_is_asked_below_it() -> None:  # BUG-202
             assert house.fleet.members()["a"].url == server.url + "/llm"
 
 
-async def test_many_backends_are_looked_after_by_bounded_work() -> None:
+async def test_fifty_backends_are_all_listed_though_first_answers_come_late() -> None:
     async with serving() as [server]:
         server.lists(*(f"m{n}" for n in range(50)))
         many = [backend(f"b{n}", server) for n in range(50)]
