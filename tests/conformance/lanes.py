@@ -39,19 +39,30 @@ class Engine(ScriptedBackend):
 
     What the router asks on its own behalf (health, models, metrics) is answered by the engine and
     reaches no script. asked: the clients' requests, in order of arrival.
+    models: what it lists. pages: what it answers to the router's own GETs, by path.
     whole: False = the script is called at the head and reads the body itself.
     """
 
     def __init__(
-        self, script: Script, *, models: tuple[str, ...] = ("m",), whole: bool = True
+        self,
+        script: Script,
+        *,
+        models: tuple[str, ...] = ("m",),
+        pages: Mapping[str, bytes] | None = None,
+        whole: bool = True,
     ) -> None:
         super().__init__(self._serve)
+        self.pages = dict(pages or {})
         self.asked: list[Received] = []
         self.probes: list[Received] = []
         self.models = models
         self.running = 0
         self._answer = script
         self._whole = whole
+
+    def answering(self, script: Script) -> None:
+        """Run another script from now on."""
+        self._answer = script
 
     async def _serve(self, peer: Peer) -> None:
         while not peer.writer.is_closing():
@@ -60,7 +71,7 @@ class Engine(ScriptedBackend):
                 # The router adds an id to whatever it forwards.
                 self.probes.append(received)
                 listing = {"object": "list", "data": [{"id": name} for name in self.models]}
-                await peer.send(answer(listing))
+                await peer.send(self.pages.get(received.target) or answer(listing))
                 continue
             if self._whole:
                 await read_body(peer, received)
