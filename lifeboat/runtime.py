@@ -35,7 +35,7 @@ from lifeboat.edge.pages import Pages, Readiness
 from lifeboat.edge.proxy import Proxy, ProxyRules
 from lifeboat.edge.server import JsonRunner
 from lifeboat.edge.sweep import PausedSweep
-from lifeboat.fleet import Fleet
+from lifeboat.fleet import Fleet, FleetError
 from lifeboat.fleet.reloader import Reloader
 from lifeboat.observe.access_log import AccessLog
 from lifeboat.observe.events import LastRefusals, Observers
@@ -55,6 +55,10 @@ _log = logging.getLogger("lifeboat")
 LAST_READ_S = 0.05
 LAST_LOOKS = 20
 """A connection accepted at the very end has a second to send its request and be refused."""
+
+
+class StartError(Exception):
+    """The router cannot start: its address is not to be had, or a backend cannot be used."""
 
 
 class Router:
@@ -80,6 +84,7 @@ class Router:
         self._engines = Embedded()
         gate = Gate(Fleet.rules(configuration), None, settings.probe_failures, self._clock())
         self.door = Door(gate, self._clock)
+        self._upstream = PooledUpstream()
         self.fleet = Fleet(
             configuration,
             self.door,
@@ -88,11 +93,11 @@ class Router:
             clock=self._clock,
             rng=random.Random(),
             wall=time.time,
+            bytes_came_at=self._upstream.bytes_came_at,
         )
         self._reloader = None if reload is None else Reloader(self.fleet, reload, self._apply)
         self.ledger = BodyLedger(settings.max_parked_bytes)
         self._counter = _counter(settings)
-        self._upstream = PooledUpstream()
         self._makers = Makers()
         self._sweep = PausedSweep()
         self._refusals = LastRefusals()
@@ -220,34 +225,53 @@ class Router:
     async def run(
         self, stop: asyncio.Event, on_ready: Callable[[Router], None] = lambda router: None
     ) -> None:
-        """Serve until `stop` is set, then drain. on_ready: called once requests are taken."""
+        """Serve until `stop` is set, then drain. on_ready: called once requests are taken.
+
+        Raises StartError when it cannot start.
+        """
+        failure: StartError | None = None
         async with asyncio.TaskGroup() as tasks:
-            if self._counter is not None:
-                tasks.create_task(asyncio.to_thread(self._counter.load))
-            await self._listen()
-            sweep = tasks.create_task(self._sweep.run(), name="sweep of paused connections")
-            sampling = tasks.create_task(self._sample_history(), name="samples of the history")
-            reloading: asyncio.Task[None] | None = None
             try:
-                await self.fleet.start(tasks)
-                few = too_few_descriptors(self.view(), soft_limit())
-                if few is not None:
-                    _log.warning("%s", few)
-                if self._reloader is not None:
-                    reloading = tasks.create_task(self._reloader.watch(), name="reloading")
-                self._started = True
-                on_ready(self)
-                await stop.wait()
-                if reloading is not None:
-                    # What drains has no use for another configuration.
-                    reloading.cancel()
-                await self._drain()
-            finally:
-                sweep.cancel()
-                sampling.cancel()
-                if reloading is not None:
-                    reloading.cancel()
-                await self._close()
+                await self._live(tasks, stop, on_ready)
+            except StartError as error:
+                # Raised out of a group it would come wrapped, and be shown as a traceback.
+                failure = error
+        if failure is not None:
+            raise failure
+
+    async def _live(
+        self, tasks: asyncio.TaskGroup, stop: asyncio.Event, on_ready: Callable[[Router], None]
+    ) -> None:
+        if self._counter is not None:
+            tasks.create_task(asyncio.to_thread(self._counter.load))
+        own: list[asyncio.Task[None]] = []
+        try:
+            await self._listen()
+            own.append(tasks.create_task(self._sweep.run(), name="sweep of paused connections"))
+            own.append(tasks.create_task(self._sample_history(), name="samples of the history"))
+            await self._start_fleet(tasks)
+            if self._reloader is not None:
+                own.append(tasks.create_task(self._reloader.watch(), name="reloading"))
+            self._started = True
+            on_ready(self)
+            await stop.wait()
+            if self._reloader is not None:
+                # What drains has no use for another configuration.
+                own.pop().cancel()
+            await self._drain()
+        finally:
+            for task in own:
+                task.cancel()
+            await self._close()
+
+    async def _start_fleet(self, tasks: asyncio.TaskGroup) -> None:
+        try:
+            await self.fleet.start(tasks)
+        except FleetError as error:
+            raise StartError(str(error)) from None
+        few = too_few_descriptors(self.view(), soft_limit())
+        if few is not None:
+            _log.warning("%s", few)
 
     async def _sample_history(self) -> None:
         while True:
@@ -275,7 +299,10 @@ class Router:
             raise RuntimeError("a runner that is set up has a server")
         listener = Listener(runner.server)
         self._listeners.append(listener)
-        return await listener.open(host, port)
+        try:
+            return await listener.open(host, port)
+        except OSError as error:
+            raise StartError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
 
     async def _drain(self) -> None:
         """Refuse what is new, answer or serve the parked, wait for what runs, up to the grace.

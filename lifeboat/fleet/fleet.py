@@ -44,6 +44,8 @@ class Fleet:
 
     embedded: starts a simulated engine inside this process and returns its url; stop_embedded:
     ends the one at a url. clock: seconds, monotonic, the door's. wall: seconds since the epoch.
+    bytes_came_at: when the server at a url last sent bytes of an answer that still runs, or None.
+    bytes_came_at: when the server at a url last sent bytes of an answer that still runs, or None.
     reload_fault: why the last reload changed nothing (fleet.reloader); None after a good one.
     """
 
@@ -58,6 +60,7 @@ class Fleet:
         rng: random.Random,
         wall: Callable[[], float],
         pace: Pace = USUAL_PACE,
+        bytes_came_at: Callable[[str], float | None] = lambda url: None,
     ) -> None:
         self._configuration = configuration
         self._door = door
@@ -66,7 +69,9 @@ class Fleet:
         self._engine_room = EngineRoom(embedded, stop_embedded)
         self._roster = Roster(door, int(wall()))
         self._pace = pace
-        around = Surroundings(self._roster, self._inquirer, pace, rng, clock, lambda: self.settings)
+        around = Surroundings(
+            self._roster, self._inquirer, pace, rng, clock, lambda: self.settings, bytes_came_at
+        )
         path = configuration.settings.state_file
         self._state_file = None if path is None else StateFile(path)
         self._membership = Membership(around, self._engine_room, self._state_file)

@@ -43,7 +43,11 @@ UNAUTHORIZED = frozenset({401, 403})
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What every watch of a fleet shares. settings: those in force now."""
+    """What every watch of a fleet shares. settings: those in force now.
+
+    bytes_came_at: when the server at a url last sent bytes of an answer that is still under way, in
+    the clock's seconds; None where it sends none.
+    """
 
     roster: Roster
     inquirer: Inquirer
@@ -51,6 +55,7 @@ class Surroundings:
     rng: random.Random
     clock: Callable[[], float]
     settings: Callable[[], Settings]
+    bytes_came_at: Callable[[str], float | None]
 
 
 class Watch:
@@ -156,8 +161,17 @@ class Watch:
 
     def _observe(self, probe: Probe, settings: Settings) -> None:
         name = self.known.member.name
+        if probe.result is ProbeResult.FAILED:
+            self._note_progress()
         quiet_s = max(QUIET_S, settings.probe_failures * settings.probe_interval_s)
         self._around.roster.at_gate(lambda gate, now: gate.observe_probe(name, probe, now, quiet_s))
+
+    def _note_progress(self) -> None:
+        """Let the answers that run speak for a backend whose probes fail (BUG-171)."""
+        seat = self._around.roster.seat(self.known.member.name)
+        came_at = self._around.bytes_came_at(self.known.member.url)
+        if seat is not None and came_at is not None:
+            seat.standing.observe_progress(max(came_at, seat.standing.last_success_at or came_at))
 
     async def _rest(self) -> None:
         """Wait for the next probe; what happens meanwhile may bring it forward."""

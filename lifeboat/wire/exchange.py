@@ -101,6 +101,16 @@ class Exchange:
         """The body is complete."""
         return self._ended
 
+    @property
+    def bytes_came_at(self) -> float | None:
+        """Until when bytes of the answer are known to have come, in loop time; None: none yet.
+
+        Costs the chunk loop nothing: it is when the reader ran dry, or now while it is behind.
+        """
+        if self._reader.head is None:
+            return None
+        return self._loop.time() if self._waiter is None else self._waiting_since
+
     def when_ended(self, callback: Callable[[], None]) -> None:
         """Call back at the clean end; now, if it is past."""
         if self._ended:

@@ -114,6 +114,11 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()
 
     @property
+    def bytes_came_at(self) -> float | None:
+        """As the exchange's that it carries."""
+        return None if self._exchange is None else self._exchange.bytes_came_at
+
+    @property
     def alive(self) -> bool:
         """Nothing has been heard of its end yet."""
         return self.transport is not None and not self.transport.is_closing()
@@ -154,6 +159,20 @@ class PooledUpstream:
     def open_connections(self) -> int:
         """Connections in use and idle."""
         return len(self._open)
+
+    def bytes_came_at(self, base_url: str) -> float | None:
+        """Return when a server last sent bytes of an answer that is still under way, else None.
+
+        Looks at every open connection: for those who have doubts about a server, not for traffic.
+        """
+        target = Target("", base_url)
+        came = [
+            at
+            for connection in self._open
+            if connection.origin[:2] == (target.host, target.port)
+            and (at := connection.bytes_came_at) is not None
+        ]
+        return max(came, default=None)
 
     async def send(
         self,
