@@ -9,6 +9,7 @@ Everything comes from packages that install without a licence question:
 unpacked under one directory, which is the argument of bench/estimate.py.
 """
 
+# ruff: noqa: E501 - a table reads by its rows; wrapped, it no longer does
 from __future__ import annotations
 
 import base64

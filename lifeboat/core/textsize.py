@@ -75,8 +75,9 @@ _ASCII_FEATURES = (
     "punctuation", "punctuation_run", "newline", "newline_run", "control_run", "th",
 )  # fmt: skip
 _SCRIPT_FEATURES = (
-    "latin1_sign", "latin1_letter", "latin_extended", "phonetic", "greek", "cyrillic", "cyrillic_extended", "armenian",
-    "hebrew", "arabic", "syriac", *(name for name, _ in _E0_SCRIPTS), "e0_other",
+    "latin1_sign", "latin1_letter", "latin_extended", "phonetic", "greek", "cyrillic",
+    "cyrillic_extended", "armenian", "hebrew", "arabic", "syriac",
+    *(name for name, _ in _E0_SCRIPTS), "e0_other",
     *(name for name, _ in _E1_SCRIPTS), "e1_other", "symbol", "kana", "han", "hangul",
     "full_width", "astral", "foreign_word",
 )  # fmt: skip

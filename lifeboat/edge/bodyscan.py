@@ -105,9 +105,12 @@ async def parse_json(
 ) -> ParsedBody:
     """Parse a JSON body for routing. Raises BodyError.
 
-    body: decoded (see `decoding`), at most the body limit. yield_now: awaited between slices.
+    body: decoded (see `decoding`), at most the body limit. yield_now: awaited before and
+    between slices; pass one `Turnstile.turn` for all bodies.
     """
     spans: tuple[tuple[int, int], ...] | None = None
+    if len(body) > AT_ONCE_BYTES:
+        await yield_now()
     if _is_small(body):
         parsed = parse_bounded(body)
     else:

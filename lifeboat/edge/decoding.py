@@ -18,8 +18,9 @@ _SLICE_IN_BYTES = 16_384
 _SLICE_OUT_BYTES = 262_144
 """Inflated at once: half a millisecond."""
 _MAX_LAYERS = 2
-_ZSTD_WINDOW_BYTES = 8 * 1_048_576
-"""RFC 8878, section 3.1.1.1.2: the window every decoder takes; more is memory for the asking."""
+_ZSTD_WINDOW_LOG = 23
+"""8 MiB, RFC 8878, section 3.1.1.1.2: the window every decoder takes; more is memory for the
+asking."""
 
 ENCODINGS = ("gzip", "deflate", "zstd")
 """What is understood (x-gzip is gzip); clients use these for requests, and none other."""
@@ -66,17 +67,23 @@ class _Zstd:
     """zstd (RFC 8878), frames one after another."""
 
     def pieces(self, body: bytes) -> Iterator[bytes]:
-        import zstandard  # imported here: few requests need it
+        from backports import zstd  # imported here: few requests need it
 
-        if not body:
-            return
-        reader = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).stream_reader(
-            body, read_size=_SLICE_IN_BYTES, read_across_frames=True
-        )
+        limits: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
+        at = 0
         try:
-            while piece := reader.read(_SLICE_OUT_BYTES):
-                yield piece
-        except zstandard.ZstdError as fault:
+            while at < len(body):
+                inflater = zstd.ZstdDecompressor(options=limits)
+                while not inflater.eof:
+                    pending = b""
+                    if inflater.needs_input:
+                        pending = body[at : at + _SLICE_IN_BYTES]
+                        at += len(pending)
+                        if not pending:
+                            raise BodyError("the compressed body ends early: send all of it")
+                    yield inflater.decompress(pending, _SLICE_OUT_BYTES)
+                at -= len(inflater.unused_data)
+        except zstd.ZstdError as fault:
             raise BodyError(f"the body is not zstd as its header says: {fault}") from None
 
 

@@ -6,6 +6,7 @@ Held by tests/intake/test_longjson.py and tests/intake/test_parse_json.py.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
@@ -17,6 +18,9 @@ from lifeboat.edge.faults import BodyError
 
 MAX_DEPTH = 1_000
 """Levels of nesting; the servers' own parsers give up at about this depth."""
+
+_WHOLE_ESCAPES = re.compile(rb"[^\\]*+(?:\\(?:u[0-9a-fA-F]{4}|[^u])[^\\]*+)*+", re.DOTALL)
+_HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
 
 
 def parse_bounded(text: bytes) -> object:
@@ -68,19 +72,19 @@ class StringSpan(LongText):
             at = cut
 
     def _safe_cut(self, at: int, cut: int) -> int:
-        """Move a cut back out of a character, and out of an escape of up to twelve bytes."""
+        """Move a cut back out of a character or an escape, and from between two surrogates."""
         body = self.body
         for back in range(cut, max(at + 1, cut - 4), -1):
             if body[back] & 0xC0 != 0x80:
                 cut = back
                 break
-        if self.escaped:
-            slash = body.find(b"\\", max(at + 1, cut - 12), cut)
-            if slash > 0:
-                # Start of the run of back slashes, which pairs up from there.
-                while slash > at + 1 and body[slash - 1] == 0x5C and cut - slash < 64:
-                    slash -= 1
-                cut = slash
+        if not self.escaped or body.find(b"\\", at, cut) < 0:
+            return cut
+        whole = _WHOLE_ESCAPES.match(body, at, cut)
+        if whole and whole.end() > at:
+            cut = whole.end()
+        if cut - at > 6 and _HIGH_SURROGATE.match(body, cut - 6, cut):
+            cut -= 6
         return cut
 
 

@@ -29,6 +29,8 @@ MAX_HEADER_BYTES = 16_384
 MAX_TEXT_BYTES = 1_048_576
 """A text field counts toward the prompt up to here: Starlette refuses larger ones."""
 _WINDOW = 1_048_576
+_PAUSE_EVERY = 1_000
+"""Bytes that only look like a delimiter, between two pauses: half a millisecond."""
 _LINE_END = re.compile(rb"[ \t]*\r\n")
 _PARAMETER = re.compile(
     r';\s*([\w!#$%&\'*+.^`|~-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;\s]*))', re.DOTALL
@@ -66,7 +68,7 @@ def _delimiters(body: bytes, boundary: bytes) -> Iterator[tuple[int, int, bool] 
     """Yield (start with its CRLF, end of its line, is it the closing one); None at each pause."""
     mark = b"--" + boundary
     needle = b"\r\n" + mark
-    at = 0
+    at = alike = 0
     first = body.startswith(mark)
     while at < len(body):
         if first:
@@ -85,6 +87,9 @@ def _delimiters(body: bytes, boundary: bytes) -> Iterator[tuple[int, int, bool] 
         line_end = _LINE_END.match(body, behind, behind + 256)
         if line_end is None:
             at = found + 2  # only looks like one: a longer boundary, or bytes of a file
+            alike += 1
+            if alike % _PAUSE_EVERY == 0:
+                yield None
             continue
         # The CRLF that ends this line may begin the next delimiter.
         at = line_end.end() - 2

@@ -1,5 +1,6 @@
 """The quick figure of a text: proved below, bounded above, linear."""
 
+# ruff: noqa: E501, RUF001 - prose in other scripts
 from __future__ import annotations
 
 import base64
