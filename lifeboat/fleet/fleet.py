@@ -45,7 +45,6 @@ class Fleet:
     embedded: starts a simulated engine inside this process and returns its url; stop_embedded:
     ends the one at a url. clock: seconds, monotonic, the door's. wall: seconds since the epoch.
     bytes_came_at: when the server at a url last sent bytes of an answer that still runs, or None.
-    bytes_came_at: when the server at a url last sent bytes of an answer that still runs, or None.
     reload_fault: why the last reload changed nothing (fleet.reloader); None after a good one.
     """
 

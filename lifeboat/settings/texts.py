@@ -18,11 +18,13 @@ from lifeboat.settings.values import BadValueError, JsonSchema, ValueType, or_pl
 class Text:
     """Text of a given form.
 
-    form: a regular expression that the whole text must match. longest: characters.
+    form: a regular expression that the whole text must match; by default all but control characters
+        and halves of surrogate pairs, which no page of state or metrics could show.
+    longest: characters.
     """
 
     rule: str
-    form: str = r"[^\x00-\x1f\x7f]+"
+    form: str = r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+"
     longest: int = 4096
 
     def parse(self, raw: object, *, plain: bool = False) -> str:

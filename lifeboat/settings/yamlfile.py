@@ -59,6 +59,16 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
+def _joined(text: str) -> str:
+    """Return a text with surrogate pairs as the characters they mean.
+
+    JSON is YAML, but writes what lies beyond U+FFFF as two escapes, which YAML reads one by one.
+    """
+    if text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
 class _Scalars(yaml.SafeLoader):
     """The safe loader with YAML 1.2's core scalars."""
 
@@ -116,6 +126,7 @@ class _Builder:
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*path, at)) for at, item in enumerate(node.value)]
         assert isinstance(node, yaml.ScalarNode)
+        node.value = _joined(node.value)
         if "${" in node.value:
             return self._expanded(node, path)
         return cast(Any, self.loader).construct_object(node)
@@ -139,7 +150,7 @@ class _Builder:
                     where, dotted(path) or "the file", None, rule, "Write key: value."
                 )
                 continue
-            key = str(key_node.value)
+            key = _joined(str(key_node.value))
             self.document.lines[(*path, key)] = key_node.start_mark.line + 1
             values[key] = self.value(value_node, (*path, key))
         return values

@@ -126,6 +126,8 @@ REFUSED: list[tuple[ValueType, object]] = [
     (FilePath(), ""),
     (FilePath(), 3),
     (Text("a word"), "a\nb"),
+    (Text("a word"), "a\x85b"),
+    (Text("a word"), "a\ud800b"),
     (Text("a word"), "  "),
     (Text("a word"), 12),
     (Text("a word", longest=3), "four"),

@@ -31,6 +31,7 @@ def read(text: str, **environ: str) -> tuple[Document, list[str]]:
         ("~", None),
         ("", None),
         ('"12"', "12"),
+        ('"\\ud83d\\ude00"', "\U0001f600"),
     ],
 )
 def test_a_scalar_is_what_yaml_1_2_says(text: str, value: object) -> None:
