@@ -233,7 +233,11 @@ class RawClient:
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        except OSError:
+            sock.close()
+            raise
         limit = 65536 if receive_buffer is None else receive_buffer
         return cls(*await asyncio.open_connection(sock=sock, limit=limit))
 

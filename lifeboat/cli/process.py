@@ -17,7 +17,7 @@ import orjson
 from lifeboat import __version__
 from lifeboat.edge.descriptors import raise_soft_limit
 from lifeboat.observe.log_pipe import configure_logging
-from lifeboat.runtime import Router
+from lifeboat.runtime import Router, StartError
 from lifeboat.settings.shapes import Configuration
 
 _log = logging.getLogger("lifeboat")
@@ -36,10 +36,8 @@ def serve(configuration: Configuration, reload: Callable[[], Configuration]) -> 
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve_until_signalled(configuration, reload))
-    except OSError as error:
-        # The listening address is taken or not ours: said plainly, not as a traceback.
-        where = f"{settings.host}:{settings.port}"
-        click.echo(f"lifeboat: cannot listen on {where}: {error}", err=True)
+    except StartError as error:
+        click.echo(f"lifeboat: {error}", err=True)
         return 1
     finally:
         log_pipe.close()
