@@ -743,3 +743,32 @@ def test_a_request_of_a_pool_whose_backend_went_is_not_taken_for_a_name_of_nobod
     assert (gate.take_effects(), ticket.pool_name) == ([], "m")
     gate.put_backend(spec("new", 1, models=("z", "m")), 3.0)
     assert granted(gate) == [ticket]
+
+
+def test_a_late_timer_is_made_up_for_by_the_end_of_any_request() -> None:
+    gate = gate_with(spec("a", 1), spec("b", 1, models=("n",)))
+    other = leased(gate, 0.0, ask("n"))
+    gate.release(leased(gate, 0.0), FULL, 0.0)
+    waiting = parked(gate, 0.0)
+    gate.release(other, OK, 0.5)
+    assert granted(gate) == [waiting]
+
+
+def test_the_class_decides_between_lanes_before_the_size() -> None:
+    gate = gate_with(spec("a", 1, models=("m", "n")), spec("b", 1, models=("n",)))
+    running = leased(gate, 0.0, ask("m"))
+    leased(gate, 0.0, ask("n"))
+    small = parked(gate, 1.0, ask("m", tokens=1))
+    urgent = parked(gate, 2.0, ask("n", tokens=900, priority=HIGH))
+    assert serve_all(gate, running, 3.0) == [urgent, small]
+
+
+def test_a_reparked_request_keeps_the_ttl_it_was_first_parked_under() -> None:
+    gate = gate_with(spec("a", 1))
+    running = leased(gate, 0.0)
+    parked(gate, 0.0)
+    gate.release(running, OK, 4.0)
+    ((_, lease),) = grants(gate.take_effects())
+    gate.set_rules(replace(QUEUED, queue_ttl_s=500.0), 5.0)
+    gate.release(lease, FULL, 9.0)
+    assert parked(gate, 9.0, place=lease.place).deadline == 9.0 + 26.0

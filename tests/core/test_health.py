@@ -6,7 +6,7 @@ import pytest
 
 from lifeboat.core.health import LONGEST_PAUSE_S, Probe, ProbeResult, Standing
 from lifeboat.core.vocabulary import Health, Outcome, Verdict
-from tests.core.building import FULL, GONE, OK, REFUSED, RESET, gate_with, leased, parked, spec
+from tests.core.building import FULL, GONE, OK, REFUSED, RESET, ask, gate_with, leased, parked, spec
 
 ERROR = Outcome(Verdict.SERVER_ERROR, 500)
 NOT_FOUND = Outcome(Verdict.ANSWERED, 404)
@@ -190,3 +190,14 @@ def test_probes_do_not_eject_the_last_live_backend_of_any_of_its_pools() -> None
         gate.observe_probe("b", Probe(ProbeResult.FAILED), 100.0)
     healths = {name: seat.standing.health for name, seat in gate.seats.by_name.items()}
     assert healths == {"a": Health.STARTING, "b": Health.DOWN}
+
+
+def test_the_end_of_a_request_that_shows_one_down_opens_the_suspect_that_is_left() -> None:
+    gate = gate_with(spec("a", 2), spec("b", 1))
+    other = leased(gate, 0.0, ask(backend="b"))
+    for _ in range(3):
+        gate.release(leased(gate, 0.0, ask(backend="a")), ERROR, 0.0)
+    assert gate.seats.by_name["a"].limit == 0
+    waiting = parked(gate, 0.0)
+    gate.release(other, REFUSED, 0.5)
+    assert [effect.ticket for effect in gate.take_effects()] == [waiting]
