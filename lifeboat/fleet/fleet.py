@@ -11,7 +11,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 
 from lifeboat.core.gate import Gate
 from lifeboat.core.modes import Mode
@@ -257,21 +256,11 @@ class Fleet:
         """
         async with self._changing:
             plan = await self._membership.prepare(configuration)
-            before = gate_rules(self._configuration, self._live)
-            after = gate_rules(configuration, self._live)
             self._configuration = configuration
-            # A model of either file is known until the backends of both are sorted out: no parked
-            # request is turned away for a name that only moved.
-            self._roster.set_rules(_with_pools_of(after, before))
+            self._roster.set_rules(gate_rules(configuration, self._live))
             self._roster.set_models(configuration.models)
             self._membership.apply(plan)
-            self._roster.set_rules(after)
 
 
 def _in_flight(gate: Gate, now: float) -> dict[str, int]:
     return {name: seat.in_flight for name, seat in gate.seats.by_name.items()}
-
-
-def _with_pools_of(rules: GateRules, others: GateRules) -> GateRules:
-    """Return `rules` with the pools that only `others` name."""
-    return replace(rules, pools={**others.pools, **rules.pools})

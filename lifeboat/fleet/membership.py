@@ -109,7 +109,7 @@ class Membership:
     def apply(self, plan: Plan) -> None:
         """Put a prepared configuration in force, in one step.
 
-        The new come in before the old go: what is parked for a model that only moved stays parked.
+        The new come in before the old go, so that a model that only moves is served throughout.
         """
         configuration = plan.configuration
         origin = Origin.DEFAULT if configuration.simulated_by_default else Origin.FILE

@@ -277,3 +277,14 @@ async def test_a_file_that_vanishes_changes_nothing(tmp_path: Path) -> None:
         path.unlink()
         await asyncio.sleep(0.1)
         assert (reloader.reloads, reloader.failures) == (0, 0)
+
+
+async def test_a_file_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "lifeboat.yaml"
+    path.write_text("backends: []\n")
+    async with watched(path, 0.05) as (_, reloader):
+        for line in range(60):
+            path.write_text("backends: []\n" + "# more\n" * line)
+            await asyncio.sleep(0.005)
+        assert (reloader.reloads, reloader.failures) == (0, 0)
+        await until(lambda: reloader.reloads == 1)
