@@ -1,7 +1,7 @@
 """Reloading the configuration: on a signal, and when its file has changed.
 
 A configuration that cannot be read or put in force changes nothing; why is in the log, in the
-fleet's warnings and in `failures`. Held by tests/fleet/test_reloader.py. Source: BUG-195.
+fleet's warnings and in `failures`. Held by tests/fleet/test_reload.py. Source: BUG-195.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 """How often the file is looked at: a `stat` costs microseconds."""
+
+WRITING_S = 0.05
+MOST_READS = 5
+"""A file that is being written is read again after a moment, so often at the most."""
 
 Signature = tuple[int, int, int]
 
@@ -77,11 +81,10 @@ class Reloader:
     async def reload(self) -> bool:
         """Read the configuration and put it in force; return whether that was done."""
         try:
-            configuration = await asyncio.to_thread(self._read)
-            earlier = self._fleet.configuration.path
-            if earlier is not None and configuration.path is None:
-                # An empty configuration would be obeyed: every backend would leave.
-                return self._refuse(f"the file {earlier} is gone")
+            configuration = await self._read_whole()
+            fault = self._file_fault(configuration)
+            if fault is not None:
+                return self._refuse(fault)
             await self._fleet.reload(configuration)
         except (ConfigErrors, FleetError) as error:
             return self._refuse(str(error))
@@ -95,6 +98,34 @@ class Reloader:
         log.info("configuration reloaded: %d backends", len(configuration.backends))
         self._applied(configuration)
         return True
+
+    async def _read_whole(self) -> Configuration:
+        """Read the configuration; again when its file changed meanwhile: it is being written."""
+        path = self._fleet.configuration.path
+        for _ in range(MOST_READS - 1):
+            before = _signature(path)
+            try:
+                configuration = await asyncio.to_thread(self._read)
+            except ConfigErrors:
+                if _signature(path) == before:
+                    raise
+            else:
+                if _signature(path) == before:
+                    return configuration
+            await asyncio.sleep(WRITING_S)
+        return await asyncio.to_thread(self._read)
+
+    def _file_fault(self, configuration: Configuration) -> str | None:
+        """Return why a file that was there before is none now: every backend would leave."""
+        earlier = self._fleet.configuration.path
+        if earlier is None:
+            return None
+        if configuration.path is None:
+            return f"the file {earlier} is gone"
+        signature = _signature(configuration.path)
+        if signature is None or signature[1] == 0:
+            return f"the file {configuration.path} is empty; write `backends: []` if that is meant"
+        return None
 
     def _refuse(self, why: str) -> bool:
         self.failures += 1
