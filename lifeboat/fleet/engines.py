@@ -8,7 +8,7 @@
   `/v1/models` (listings).
 - openai: the cap alone, where its list has one.
 
-Held by tests/fleet/test_engines.py.
+Held by tests/fleet/test_pure_parts.py.
 """
 
 from __future__ import annotations

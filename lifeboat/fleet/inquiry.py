@@ -3,7 +3,7 @@
 Nothing here touches a counter of the gate. No proxy of the environment is used (BUG-208), no
 redirect followed, no connection limit applied (a hidden one would be a queue), names are resolved
 anew (BUG-204), and each member's own key, CA file and verify flag hold (BUG-114, 205, 207).
-Held by tests/fleet/test_inquiry.py.
+Held by tests/fleet/test_reach.py.
 """
 
 from __future__ import annotations

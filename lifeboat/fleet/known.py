@@ -1,7 +1,7 @@
 """All that is known of one backend: what is configured, what it said of itself, what was changed.
 
 The one mutable record per backend; `spec` is what the gate is told of it. What a backend said last
-(its models, its slots) is remembered while it is down. Held by tests/fleet/test_known.py.
+(its models, its slots) is remembered while it is down. Held by tests/fleet/test_warnings.py.
 """
 
 from __future__ import annotations

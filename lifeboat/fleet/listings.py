@@ -1,7 +1,7 @@
 """What a server's `GET /v1/models` says, read with care: bounded, and by no shape but the known.
 
 Both the OpenAI form (`data`) and llama.cpp's and Ollama's (`models`) are understood. Ids are opaque
-text. Held by tests/fleet/test_listings.py.
+text. Held by tests/fleet/test_pure_parts.py.
 """
 
 from __future__ import annotations

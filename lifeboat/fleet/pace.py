@@ -1,7 +1,7 @@
 """When a backend is looked at again: a pure function of how it stands.
 
-Held by tests/fleet/test_pace.py. Source: the contract's section 5 (a backend that is down is probed
-every second while anything waits for or arrives at its pools, else backing off to 30 s).
+Held by tests/fleet/test_pure_parts.py. Source: the contract's section 5 (a backend that is down is
+probed every second while anything waits for or arrives at its pools, else backing off to 30 s).
 """
 
 from __future__ import annotations

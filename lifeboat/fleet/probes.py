@@ -3,7 +3,7 @@
 An answer below 500, whatever it is, shows a server that answers: 4xx proves nothing against it (a
 missing key, a server without `/health`), and an HTML page is taken as alive too; what keeps a wrong
 server out is that it lists no models. Busy is not down: an overload answer, old llama.cpp's "no
-slot available" included, is an OK. Held by tests/fleet/test_probes.py. Sources: the contract's
+slot available" included, is an OK. Held by tests/fleet/test_pure_parts.py. Sources: the contract's
 section 5; BUG-114, 171, 177 and 178 of the public cases.
 """
 

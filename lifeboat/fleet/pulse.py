@@ -1,6 +1,6 @@
 """The fleet's second hand: heartbeats that stopped, hints from the traffic, the empty to forget.
 
-One loop over all backends, cheap for those in service. Held by tests/fleet/test_pulse.py.
+One loop over all backends, cheap for those in service. Held by tests/fleet/test_watch.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each step is synchronous: the gate, the names and the roster change together, and a member that left
 stays at hand until its last lease ends, so that whoever holds one still finds it (BUG-196, 198).
-Held by tests/fleet/test_roster.py and test_fleet_machine.py.
+Held by tests/fleet/test_membership.py and test_fleet_machine.py.
 """
 
 from __future__ import annotations
