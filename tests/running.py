@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import signal
@@ -99,7 +100,10 @@ class Running:
         """
         if body is None and method == "POST":
             body = chat_body()
-        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        data: Any = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        if data is not None and len(data) > 1 << 20:
+            # aiohttp warns of large bodies in one piece.
+            data = io.BytesIO(data)
         all_headers = {"Content-Type": "application/json", **(headers or {})}
         loop = asyncio.get_running_loop()
         started_at = loop.time()

@@ -2,7 +2,7 @@
 
 aiohttp's own router decodes paths and knows no raw ones, so one catch-all route stands before two
 tables: the endpoints that are proxied, and the router's own paths below. Unknown paths are a JSON
-404, wrong methods a 405 with Allow. Held by tests/edge/test_app.py.
+404, wrong methods a 405 with Allow. Held by tests/acceptance/test_nonsense.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The lease is closed here, at the moment the backend is done with the request, with the outcome that
 the answer means (contract, section 5). Nothing is sent again once an answer's head is committed
-(I10). Held by tests/edge/test_failover.py over scripted backends.
+(I10). Held by tests/acceptance/test_backend_answers.py over scripted
+backends.
 """
 
 from __future__ import annotations

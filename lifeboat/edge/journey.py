@@ -1,7 +1,7 @@
 """One request on its way through the router: what is known of it, and its one terminal event.
 
 The proxy fills it in as it goes; whatever happens, `finish` tells the observers exactly once
-(I12, held by tests/edge/test_journey.py and the socket tests).
+(I12, held by tests/acceptance/test_observed.py over sockets).
 """
 
 from __future__ import annotations

@@ -1,0 +1,132 @@
+"""Reading bodies: within bounds, refused before they are read, given back when they are done."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.acceptance.engines import HeldEngine
+from tests.peers import RawClient, until
+from tests.running import CHAT, backend, backends_yaml, chat_body, running_router
+
+MIB = 1 << 20
+
+
+async def test_a_body_that_is_too_large_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    async with HeldEngine(hold_s=0.0) as engine:
+        environ = {"LIFEBOAT_MAX_BODY_BYTES": "1000"}
+        async with running_router(backends_yaml(backend(engine.url)), tmp_path, environ) as running:
+            for extra in (b"", b"Expect: 100-continue\r\n"):
+                client = await RawClient.connect(running.port)
+                await client.send(
+                    b"POST %b HTTP/1.1\r\nHost: x\r\n%bContent-Length: 1001\r\n\r\n"
+                    % (CHAT.encode(), extra)
+                )
+                reply = await client.reply()
+                assert reply.status == 413
+                assert reply.values(b"x-lifeboat-reject-reason") == [b"body_too_large"]
+                client.close()
+            client = await RawClient.connect(running.port)
+            await client.send(
+                b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+                % CHAT.encode()
+                + b"400\r\n" + b" " * 1024 + b"\r\n"
+            )  # fmt: skip
+            assert (await client.reply()).status == 413
+            client.close()
+            fits = await running.ask(body=b'{"model": "m"}' + b" " * (1000 - 14))
+            assert fits.status == 200
+        assert len(engine.asked) == 1
+
+
+async def test_100_continue_is_said_once_the_body_is_wanted(tmp_path: Path) -> None:
+    async with HeldEngine(hold_s=0.0) as engine:
+        async with running_router(backends_yaml(backend(engine.url)), tmp_path) as running:
+            client = await RawClient.connect(running.port)
+            await client.send(
+                b"POST %b HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n"
+                % CHAT.encode()
+            )
+            assert (await client.head())[0] == b"HTTP/1.1 100 Continue"
+            await client.send(b'{"model": "m"}')
+            assert (await client.reply()).status == 200
+            client.close()
+        assert not engine.asked[0].values(b"expect")
+
+
+async def test_bodies_are_charged_until_the_answer_begins_and_no_longer(tmp_path: Path) -> None:
+    async with HeldEngine() as engine:
+        async with running_router(backends_yaml(backend(engine.url)), tmp_path) as running:
+            body = chat_body("x" * MIB)
+            async with asyncio.TaskGroup() as tasks:
+                whole = tasks.create_task(running.ask(body=body))
+                await until(lambda: len(engine.running) == 1)
+                assert (await running.state())["parked_bytes"] > MIB
+                streamed = tasks.create_task(running.ask(body={**body, "stream": True}))
+                await until(lambda: len(engine.running) == 2)
+                # Its head is out, so its body is gone; the other one's is still held.
+                await running.until(lambda state: MIB < state["parked_bytes"] < 1.5 * MIB)
+                engine.release_all()
+            assert (whole.result().status, streamed.result().status) == (200, 200)
+            assert (await running.settle())["parked_bytes"] == 0
+
+
+async def test_at_the_bound_of_bytes_only_the_pool_over_its_share_is_refused(
+    tmp_path: Path,
+) -> None:
+    async with HeldEngine() as engine:
+        yaml = backends_yaml(
+            backend(engine.url, models=["hot", "calm"], max_concurrency=100),
+            max_parked_bytes=4 * MIB,
+        )
+        async with running_router(yaml, tmp_path) as running:
+            async with asyncio.TaskGroup() as tasks:
+                large = chat_body("x" * MIB, model="hot")
+                held = [tasks.create_task(running.ask(body=large)) for _ in range(3)]
+                await until(lambda: len(engine.running) == 3)
+                refused = await running.ask(body=large)
+                assert (refused.status, refused.error["code"]) == (503, "queue_full")
+                assert "LIFEBOAT_LB_MAX_PARKED_BYTES" in refused.error["message"]
+                calm = chat_body("x" * (MIB // 4), model="calm")
+                held.append(tasks.create_task(running.ask(body=calm)))
+                await until(lambda: len(engine.running) == 4)
+                engine.release_all()
+            assert [ask.result().status for ask in held] == [200] * 4
+            state = await running.settle()
+            assert state["parked_bytes"] == 0
+            assert state["reject_counts"]["queue_full"] == 1
+
+
+async def test_a_client_that_leaves_within_its_body_leaves_no_bytes(tmp_path: Path) -> None:
+    async with HeldEngine() as engine:
+        async with running_router(backends_yaml(backend(engine.url)), tmp_path) as running:
+            for leave in (RawClient.close, RawClient.reset):
+                client = await RawClient.connect(running.port)
+                await client.send(
+                    b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 5000000\r\n\r\n{"
+                    % CHAT.encode()
+                )
+                await running.until(lambda state: state["parked_bytes"] == 5_000_000)
+                leave(client)
+                await running.until(lambda state: state["parked_bytes"] == 0)
+            metrics = await running.metrics()
+            assert metrics['lifeboat_lb_client_disconnects_total{stage="waiting"}'] == 2
+        assert not engine.asked
+
+
+async def test_without_a_model_the_only_pool_or_the_default_is_meant(tmp_path: Path) -> None:
+    async with HeldEngine(hold_s=0.0) as a, HeldEngine(hold_s=0.0) as b:
+        one = backends_yaml(backend(a.url, "a", models=["x"]))
+        async with running_router(one, tmp_path) as running:
+            for body in ({"prompt": "p"}, {"prompt": "p", "model": None}):
+                answer = await running.ask("/completion", body)
+                assert answer.status == 200
+        two = (backend(a.url, "a", models=["x"]), backend(b.url, "b", models=["y"]))
+        async with running_router(backends_yaml(*two), tmp_path) as running:
+            refused = await running.ask("/completion", {"prompt": "p"})
+            assert (refused.status, refused.error["code"]) == (400, "invalid_request")
+            assert "x" in refused.error["message"] and "y" in refused.error["message"]
+        marked = backends_yaml(*two, models={"y": {"default": True}})
+        async with running_router(marked, tmp_path) as running:
+            answer = await running.ask("/completion", {"prompt": "p"})
+            assert answer.headers["X-Lifeboat-Backend"] == "b"
