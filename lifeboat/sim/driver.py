@@ -21,18 +21,22 @@ logger = logging.getLogger(__name__)
 
 GRAIN_S = 0.010
 """Tokens that fall within this much wall time reach their readers together."""
+_SHORTEST_NAP_S = 0.001
+"""Event loops keep time in whole milliseconds: shorter naps would turn into spinning."""
 _STEPS_AT_ONCE = 64
 """Steps replayed before others on the event loop get their turn."""
 
 
 class Pacing(StrEnum):
-    """Where virtual time is tied to the clock."""
+    """How virtual time is tied to the clock."""
 
     ANCHORED = "anchored"
-    """At each arrival that ends an idle spell: every burst is paced."""
+    """Arrivals carry the clock's time, and an idle engine's clock jumps to the next one: every
+    burst is paced."""
     EPOCH = "epoch"
-    """Once, at start: after a quiet spell the engine runs as fast as the CPU allows until it has
-    caught up (the cold start of the original simulator)."""
+    """Arrivals carry the engine's time, which stands still while it is idle: after a quiet spell it
+    runs as fast as the CPU allows until it has caught up with the clock (the cold start of the
+    original simulator)."""
 
 
 class EngineGoneError(Exception):
@@ -119,8 +123,7 @@ class EngineDriver:
         self._clock = clock
         self._scale = time_scale
         self._pacing = pacing
-        self._anchor_s = clock()
-        self._anchor_virtual_s = 0.0
+        self._epoch_s = clock()
         self._replies: dict[int, Reply] = {}
         self._wake = asyncio.Event()
         self._steps_told = 0
@@ -145,11 +148,6 @@ class EngineDriver:
         if self.max_in_flight and engine.in_flight + len(sequences) > self.max_in_flight:
             self.refused += 1
             return TooManyInFlight(engine.in_flight, self.max_in_flight)
-        if anchored and engine.idle:
-            self._anchor_s = self._clock()
-            self._anchor_virtual_s = engine.now_s
-        # Under epoch pacing the engine lags behind the clock: it meets the arrival as soon as it
-        # begins a step, whatever its clock says.
         at_s = self._virtual_now_s() if anchored else engine.now_s
         reply = Reply(sequences)
         for sequence in sequences:
@@ -200,8 +198,9 @@ class EngineDriver:
         engine = self.engine
         if engine.idle:
             return inf
-        patience_s = min(self._wall_s(engine.next_event_s), self._clock() + GRAIN_S)
-        return max(self._wall_s(engine.step_ends_s), patience_s)
+        now_s = self._clock()
+        patience_s = min(self._wall_s(engine.next_event_s), now_s + GRAIN_S)
+        return max(self._wall_s(engine.step_ends_s), patience_s, now_s + _SHORTEST_NAP_S)
 
     def _advance(self) -> bool:
         """Replay what is due, at most `_STEPS_AT_ONCE` steps; True when more is due."""
@@ -237,7 +236,7 @@ class EngineDriver:
         self._replies.clear()
 
     def _virtual_now_s(self) -> float:
-        return self._anchor_virtual_s + (self._clock() - self._anchor_s) / self._scale
+        return (self._clock() - self._epoch_s) / self._scale
 
     def _wall_s(self, virtual_s: float) -> float:
-        return self._anchor_s + (virtual_s - self._anchor_virtual_s) * self._scale
+        return self._epoch_s + virtual_s * self._scale

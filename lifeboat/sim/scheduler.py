@@ -127,14 +127,13 @@ class Scheduler:
 
         Running sequences go first, in the order of their admission; then the line, while seats,
         token budget and blocks suffice. After a preemption nobody is admitted in the same step:
-        the freed blocks are for those who still run.
+        the one at the front needs all the blocks it gave up, and some of them are taken.
         """
         if self._some_are_gone:
             self._drop_the_gone()
         self.short_of_kv = False
         plan, budget = self._plan_running()
-        if not self.short_of_kv:
-            self._admit(plan, budget)
+        self._admit(plan, budget)
         return plan
 
     def commit(self, plan: Plan, now_s: float) -> list[Sequence]:

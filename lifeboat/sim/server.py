@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
-from prometheus_client import generate_latest
 
 from lifeboat.sim import bodies, control, tokens, vectors
 from lifeboat.sim.config import ConfigError, EngineConfig, Personality
@@ -26,6 +25,7 @@ from lifeboat.sim.faults import HEADER, Fault, parse_fault
 from lifeboat.sim.generate import ShapeMaker, generate
 from lifeboat.sim.item_shapes import MessagesShape, ResponsesShape
 from lifeboat.sim.metrics import registry_of
+from lifeboat.sim.pages import Pages
 from lifeboat.sim.problems import Problem
 from lifeboat.sim.refusal import Refused, envelope, invalid, loading, unknown_model
 from lifeboat.sim.served import ServedModel
@@ -147,19 +147,20 @@ class SimulatedServer:
         route.add_post("/v1/messages/count_tokens", self._plain(tokens.count_message_tokens))
         route.add_post("/tokenize", self._plain(tokens.tokenize))
         route.add_post("/detokenize", self._plain(tokens.detokenize))
-        route.add_get("/health", self._health)
-        route.add_get("/v1/models", self._list_models)
-        route.add_get("/v1/models/{name:.+}", self._show_model)
+        registry = registry_of(self.models, llamacpp=self._personality is Personality.GGUF)
+        pages = Pages(self.models, self._personality, registry, int(time.time()))
+        route.add_get("/health", pages.health)
+        route.add_get("/v1/models", pages.models)
+        route.add_get("/v1/models/{name:.+}", pages.model)
+        route.add_get("/metrics", pages.metrics)
         route.add_get("/control/capacity", self._show_capacity)
         route.add_post("/control/capacity", self._change_capacity)
-        registry = registry_of(self.models, llamacpp=self._personality is Personality.GGUF)
-        route.add_get("/metrics", _metrics(registry))
         if self._personality is Personality.GGUF:
             generating |= _GENERATING_LLAMACPP
             route.add_post("/embedding", self._with_fault(vectors.native_embedding))
             route.add_post("/apply-template", self._plain(tokens.apply_template))
-            route.add_get("/props", self._props)
-            route.add_get("/slots", self._slots)
+            route.add_get("/props", pages.props)
+            route.add_get("/slots", pages.slots)
         for path, (read, shape) in generating.items():
             route.add_post(path, self._generating(read, shape))
         return app
@@ -202,6 +203,9 @@ class SimulatedServer:
             return await handler(request)
         except Refused as refused:
             return json_response(refused.body, refused.status)
+        except RecursionError:
+            deep = invalid("The body is nested too deeply.")
+            return json_response(deep.body, deep.status)
         except web.HTTPException as error:
             return self._foreign(error)
 
@@ -217,75 +221,11 @@ class SimulatedServer:
             response.headers["Allow"] = error.headers["Allow"]
         return response
 
-    async def _health(self, request: web.Request) -> web.Response:
-        if not all(model.alive for model in self.models):
-            return json_response(envelope("The engine is gone.", "service_unavailable", 503), 503)
-        if self._personality is Personality.VLLM:
-            return web.Response()
-        return json_response({"status": "ok"})
-
-    async def _list_models(self, request: web.Request) -> web.Response:
-        cards = [self._card(model, name) for model in self.models for name in model.names]
-        return json_response({"object": "list", "data": cards})
-
-    async def _show_model(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        for model in self.models:
-            if name in model.names:
-                return json_response(self._card(model, name))
-        raise unknown_model(name)
-
-    @staticmethod
-    def _card(model: ServedModel, name: str) -> dict[str, Any]:
-        return {
-            "id": name,
-            "object": "model",
-            "created": int(time.time()),
-            "owned_by": "lifeboat-sim",
-            "root": model.names[0],
-            "parent": None,
-            "max_model_len": model.context_tokens,
-        }
-
     async def _show_capacity(self, request: web.Request) -> web.Response:
         return json_response(control.rows(self.models))
 
     async def _change_capacity(self, request: web.Request) -> web.Response:
         return await control.retune(request, self.models)
-
-    async def _props(self, request: web.Request) -> web.Response:
-        model = self.models[0]
-        return json_response(
-            {
-                "default_generation_settings": {"n_ctx": model.context_tokens},
-                "total_slots": model.max_num_seqs,
-                "model_alias": model.names[0],
-                "model_path": f"{model.config.model}.gguf",
-                "chat_template": "",
-                "build_info": "lifeboat-sim",
-            }
-        )
-
-    async def _slots(self, request: web.Request) -> web.Response:
-        model = self.models[0]
-        model.look()
-        running = model.running
-        return json_response(
-            [
-                {"id": at, "n_ctx": model.context_tokens, "is_processing": at < running}
-                for at in range(max(model.max_num_seqs, running))
-            ]
-        )
-
-
-def _metrics(registry: Any) -> _Handler:
-    async def handle(request: web.Request) -> web.StreamResponse:
-        return web.Response(
-            body=generate_latest(registry),
-            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
-        )
-
-    return handle
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -8,10 +8,11 @@ pieces, so that tokenising an answer gives the completion tokens it was charged 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from zlib import crc32
 
 TOKEN_BYTES = 4
+_SLICE_BYTES = 16_384 * TOKEN_BYTES
 IMAGE_TOKENS = 256
 """Charged for each image part of a prompt, whatever its size."""
 
@@ -30,11 +31,18 @@ def count(text: str) -> int:
 
 def tokenize(text: str) -> list[int]:
     """Return token ids: the bytes of each token behind a leading 1, as a number."""
+    return [token for part in tokenize_in_slices(text) for token in part]
+
+
+def tokenize_in_slices(text: str) -> Iterator[list[int]]:
+    """Yield the token ids in parts that take a few milliseconds each."""
     raw = _encode(text)
-    return [
-        int.from_bytes(b"\x01" + raw[at : at + TOKEN_BYTES], "big")
-        for at in range(0, len(raw), TOKEN_BYTES)
-    ]
+    for begin in range(0, len(raw), _SLICE_BYTES):
+        end = min(begin + _SLICE_BYTES, len(raw))
+        yield [
+            int.from_bytes(b"\x01" + raw[at : min(at + TOKEN_BYTES, end)], "big")
+            for at in range(begin, end, TOKEN_BYTES)
+        ]
 
 
 def detokenize(ids: Iterable[int]) -> str:

@@ -5,6 +5,7 @@ No inference, no seat: they answer at once, however full the engine is.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -24,7 +25,11 @@ async def tokenize(request: web.Request, find: Find) -> web.Response:
     """`POST /tokenize`: `prompt` or `messages` as vLLM takes it, `content` as llama.cpp does."""
     body = parse_json(await request.read())
     served = find(model_of(body))
-    ids = text.tokenize(_text_of(body))
+    ids: list[int] = []
+    for part in text.tokenize_in_slices(_text_of(body)):
+        ids += part
+        # The engines of this server, or a router around it, share the event loop.
+        await asyncio.sleep(0)
     if served.config.personality is Personality.GGUF:
         return json_response({"tokens": ids})
     return json_response({"count": len(ids), "max_model_len": served.context_tokens, "tokens": ids})

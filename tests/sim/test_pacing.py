@@ -42,7 +42,7 @@ async def test_24_users_wait_293_ms_and_with_8_seats_2_2_times_as_long() -> None
         serving(time_scale=SCALE, max_num_seqs=8) as narrow,
     ):
         wide_s, narrow_s = await asyncio.gather(
-            _closed_loop_s(wide, 24, 3), _closed_loop_s(narrow, 24, 3)
+            _closed_loop_s(wide, 24, 3), _closed_loop_s(narrow, 24, 2)
         )
     assert wide_s == pytest.approx(2.93, rel=0.15)
     assert narrow_s / wide_s == pytest.approx(2.2, rel=0.08)

@@ -94,11 +94,13 @@ async def test_llamacpp_tells_its_slots_and_what_is_deferred() -> None:
         await client.until(running=2, waiting=3)
         props = (await client.get("/props")).json
         slots = (await client.get("/slots")).json
+        none_free = await client.get("/slots?fail_on_no_slot=1")
         metrics = (await client.get("/metrics")).raw.decode()
         await drop(*tasks)
     assert props["total_slots"] == 2
     assert props["default_generation_settings"]["n_ctx"] == 4096
     assert [slot["is_processing"] for slot in slots] == [True, True]
+    assert none_free.status == 503
     assert "llamacpp:requests_processing 2.0" in metrics
     assert "llamacpp:requests_deferred 3.0" in metrics
 

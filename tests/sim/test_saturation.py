@@ -136,7 +136,7 @@ async def test_a_change_without_a_model_is_for_all_and_with_one_for_that() -> No
 
 async def test_lowering_the_seats_drains_evicts_nobody_and_keeps_the_order() -> None:
     finished: list[int] = []
-    async with serving(max_num_seqs=4, time_scale=5.0) as client:
+    async with serving(max_num_seqs=4, time_scale=SLOW) as client:
 
         async def ask(number: int) -> Seen:
             seen = await client.post(CHAT, chat(40, stream=True))
@@ -157,8 +157,8 @@ async def test_lowering_the_seats_drains_evicts_nobody_and_keeps_the_order() -> 
 
 
 async def test_lowering_the_line_refuses_new_ones_and_keeps_the_queued() -> None:
-    async with serving(max_num_seqs=1, max_waiting=9, time_scale=2.0) as client:
-        tasks = [asyncio.create_task(client.post(CHAT, chat(30))) for _ in range(6)]
+    async with serving(max_num_seqs=1, max_waiting=9, time_scale=SLOW) as client:
+        tasks = [asyncio.create_task(client.post(CHAT, chat(20))) for _ in range(6)]
         await client.until(running=1, waiting=5)
         await client.post("/control/capacity", {"max_waiting": 2})
         late = await client.post(CHAT, chat(1))

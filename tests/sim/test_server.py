@@ -266,10 +266,15 @@ async def test_several_models_have_an_engine_each() -> None:
     assert named.json["model"] == "llama-3.1-8b"
 
 
+def _deep(levels: int) -> bytes:
+    return b'{"messages": [{"content": "a"}], "tools": ' + b"[" * levels + b"]" * levels + b"}"
+
+
 WRONG: list[tuple[str, str, bytes]] = [
     ("not JSON", CHAT, b"{"),
     ("an array", CHAT, b"[]"),
     ("deep nesting", CHAT, b'{"messages":' * 50_000),
+    ("a tool as deep as JSON goes", CHAT, _deep(1015)),
     ("no messages", CHAT, b"{}"),
     ("empty messages", CHAT, b'{"messages": []}'),
     ("messages of text", CHAT, b'{"messages": ["hi"]}'),

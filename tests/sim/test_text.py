@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifeboat.sim.text import answer, count, detokenize, seed_of, tokenize
+from lifeboat.sim.text import answer, count, detokenize, seed_of, tokenize, tokenize_in_slices
 
 
 @given(st.text())
@@ -15,6 +15,14 @@ def test_tokens_are_counted_as_they_are_made_and_lead_back_to_the_text(text: str
     assert len(ids) == count(text)
     assert detokenize(ids) == text
     assert all(0 < token < 2**53 for token in ids), "JSON carries such numbers exactly"
+
+
+def test_a_long_text_is_tokenised_in_parts_that_join_without_a_seam() -> None:
+    text = "seam" * 40_000 + "end"
+    parts = list(tokenize_in_slices(text))
+    assert len(parts) > 2
+    assert sum(len(part) for part in parts) == count(text) == 40_001
+    assert detokenize(token for part in parts for token in part) == text
 
 
 @pytest.mark.parametrize(
