@@ -1,6 +1,6 @@
 """The join rule: how a backend's url and the path of a request become one url.
 
-The url names the root of the server. A trailing slash, and a last path segment `v1`, are dropped,
+The url names the root of the server. A trailing slash, and last path segments `v1`, are dropped,
 because every proxied path brings its own `/v1`; what is left is put before the path. So
 `http://h`, `http://h/`, `http://h/v1` and `http://h/v1/` are the same server, and `http://h/llm/v1`
 is asked for its models at `/llm/v1/models`. Source: BUG-201 and BUG-202 of the public cases.
@@ -24,7 +24,8 @@ def server_root(url: str) -> str:
 def path_prefix(path: str) -> str:
     """Return what the path of a backend's url puts before every request's path; "" for nothing."""
     prefix = path.rstrip("/")
-    if prefix.rpartition("/")[2] == "v1":
+    # All of them, so that a root is its own root, however often it is asked for.
+    while prefix.rpartition("/")[2] == "v1":
         prefix = prefix[: -len("v1")].rstrip("/")
     return prefix
 

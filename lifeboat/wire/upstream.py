@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from lifeboat.core.urls import path_prefix
 from lifeboat.core.vocabulary import Verdict
 from lifeboat.wire.framing import RawHeaders
 
@@ -88,9 +89,7 @@ def _split_base_url(base_url: str) -> tuple[str, str, int, str]:
         host = host.encode("ascii").decode() if host.isascii() else host.encode("idna").decode()
     except UnicodeError:
         raise refuse("its host is no valid name") from None
-    prefix = parts.path.rstrip("/")
-    if prefix.rsplit("/", 1)[-1] == "v1":
-        prefix = prefix[: -len("/v1")].rstrip("/")
+    prefix = path_prefix(parts.path)
     if not prefix.isascii() or any(character <= " " for character in prefix):
         raise refuse("its path must be percent-encoded ASCII")
     return scheme, host, port or DEFAULT_PORTS[scheme], prefix
