@@ -1,6 +1,6 @@
 """The fitted weights of the quick figure, a set for each encoding.
 
-Printed by `python -m bench.estimate CORPUS --fit` from some 3,000 samples in 110 languages, code
+Printed by `python -m bench.estimate CORPUS --fit` from 3,134 samples under 144 locale codes, code
 and encodings (bench/estimate_corpus.py); docs/explanation/estimate.md has the errors. Refit when
 the features of `textsize` change; do not tune by hand.
 """

@@ -213,7 +213,9 @@ def test_a_huge_batch_keeps_its_largest_and_sums_all() -> None:
     assert len(shape.sequences) == KEPT_SEQUENCES
     estimate = quick(shape)
     assert estimate.tokens == quick(read(Protocol.EMBEDDINGS, {"input": WORDS})).tokens
-    assert estimate.total_tokens >= 2 * KEPT_SEQUENCES
+    word = quick(read(Protocol.EMBEDDINGS, {"input": ["word"] * 1_000})).total_tokens / 1_000
+    expected = 2 * KEPT_SEQUENCES * word + estimate.tokens
+    assert estimate.total_tokens == pytest.approx(expected, rel=0.01)
 
 
 def test_the_template_allowance_counts_messages_and_calls() -> None:

@@ -40,6 +40,13 @@ def test_the_true_count_lies_within_the_bounds(name: str, text: str) -> None:
     assert size.low <= max(true, 0) <= size.high, (size, true)
 
 
+@pytest.mark.parametrize("text", [" don't", " it's", " I'm", " don't" * 100])
+def test_a_contraction_that_is_one_token_breaks_no_minimum(text: str) -> None:
+    for name, weights in WEIGHTS.items():
+        true = len(ENCODINGS[name].encode_ordinary(text))
+        assert size_text(text, weights).low <= true, name
+
+
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_text_made_to_mislead_stays_within_the_bounds(name: str) -> None:
     rows = estimate_corpus.hostile(random.Random(3)) + estimate_corpus.synthetic(

@@ -94,6 +94,7 @@ REFUSED: list[tuple[str, str, bytes, str]] = [
     ("LF lines", FORM, (MODEL + END).replace(b"\r\n", b"\n"), "CRLF"),
     ("nothing", FORM, b"", "has no line"),
     ("no blank line", FORM, b'--XX\r\nContent-Disposition: form-data; name="model"\r\n' + END, "no blank line"),
+    ("a delimiter right behind one", FORM, b"--XX\r\n" + MODEL + END, "no blank line"),
     ("too many parts", FORM, field("a", b"") * 2_001 + END, "more than 2,000 parts"),
 ]  # fmt: skip
 
