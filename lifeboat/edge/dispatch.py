@@ -8,6 +8,7 @@ backends.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ from lifeboat.wire.commit import error_body, first_event
 from lifeboat.wire.downstream import Ended, RelayEnd, relay
 from lifeboat.wire.framing import header_values
 from lifeboat.wire.upstream import Answer, Target, Upstream, UpstreamError
+
+_log = logging.getLogger("lifeboat.edge")
 
 MOST_SENDS = 3
 """Sends of one request that a backend may have worked on (contract, section 5)."""
@@ -171,6 +174,10 @@ class Dispatch:
         if verdict is Verdict.REFUSED:
             self._fleet.saw_refusal(lease.backend)
         self._close(journey, lease, Outcome(verdict), error.detail)
+        if verdict is Verdict.ABANDONED and not error.request_sent:
+            # The next candidate would fare no better: it is this process that has run out.
+            _log.error("no connection to %s could be opened: %s", lease.backend, error.detail)
+            return GiveUp(_exhausted(journey, lease, error))
         self._door.exclude(lease)
         if verdict in NOT_WORKED_ON or not error.request_sent:
             return GoOn()
@@ -320,6 +327,15 @@ def _sendable(request: web.BaseRequest, *, drop_encoding: bool) -> list[tuple[by
     if not drop_encoding:
         return headers
     return [header for header in headers if header[0].lower() != b"content-encoding"]
+
+
+def _exhausted(journey: Journey, lease: Lease, error: UpstreamError) -> Refusal:
+    return Refusal(
+        Reason.BACKEND_UNREACHABLE,
+        f"the router itself could not open a connection to {lease.backend} ({error.detail}): raise "
+        "its limit of open files (ulimit -n, LimitNOFILE=) or lower what its gates let through",
+        pool=journey.pool,
+    )
 
 
 def _timed_out(journey: Journey, lease: Lease, error: UpstreamError) -> Refusal:

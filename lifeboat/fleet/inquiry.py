@@ -16,6 +16,7 @@ from pathlib import Path
 import aiohttp
 
 import lifeboat
+from lifeboat.core.exhaustion import is_ours
 from lifeboat.core.urls import join
 from lifeboat.fleet.members import Member
 
@@ -41,12 +42,16 @@ class Reply:
 
 
 class AskError(Exception):
-    """No answer. refused: the connection was refused, which is proof; else it is suspicion."""
+    """No answer. refused: the connection was refused, which is proof; else it is suspicion.
 
-    def __init__(self, detail: str, *, refused: bool = False) -> None:
+    ours: this process could not even ask (no descriptor left), which says nothing.
+    """
+
+    def __init__(self, detail: str, *, refused: bool = False, ours: bool = False) -> None:
         super().__init__(detail)
         self.detail = detail
         self.refused = refused
+        self.ours = ours
 
 
 class Inquirer:
@@ -78,9 +83,11 @@ class Inquirer:
             raise AskError(f"no answer to GET {path} within {timeout_s:g} s") from None
         except aiohttp.ClientConnectorError as error:
             refused = isinstance(error.os_error, ConnectionRefusedError)
-            raise AskError(_reason(error), refused=refused) from None
+            ours = is_ours(error.os_error)
+            raise AskError(_reason(error), refused=refused, ours=ours) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise AskError(_reason(error)) from None
+            ours = isinstance(error, OSError) and is_ours(error)
+            raise AskError(_reason(error), ours=ours) from None
 
     async def trust_of(self, member: Member) -> ssl.SSLContext | bool:
         """Return how its certificate is checked: by its CA file, not at all, or as usual.

@@ -153,7 +153,8 @@ class Watch:
             answer = reply if path == MODELS_PATH else await self._ask(MODELS_PATH, timeout_s)
             self._take_listing(answer)
             self._props_due_at = self._metrics_due_at = self._slots_due_at = around.clock()
-        self._observe(probe, settings)
+        if not (isinstance(reply, AskError) and reply.ours):
+            self._observe(probe, settings)
         self._probed_at, self._chance = around.clock(), around.rng.random()
         down = self._health is Health.DOWN and not self._is_wanted
         vain = down or self.known.models is None

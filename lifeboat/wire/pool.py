@@ -19,6 +19,7 @@ import socket
 import ssl
 from typing import cast
 
+from lifeboat.core.exhaustion import is_ours
 from lifeboat.core.vocabulary import Verdict
 from lifeboat.wire.exchange import Exchange
 from lifeboat.wire.framing import RawHeaders
@@ -254,7 +255,10 @@ class PooledUpstream:
         except ssl.SSLError as error:
             raise refuse(Verdict.UNREACHABLE, f"TLS failed: {error}") from error
         except OSError as error:
-            verdict = Verdict.REFUSED if _is_refusal(error) else Verdict.UNREACHABLE
+            if is_ours(error):
+                verdict = Verdict.ABANDONED
+            else:
+                verdict = Verdict.REFUSED if _is_refusal(error) else Verdict.UNREACHABLE
             raise refuse(verdict, str(error)) from error
         return connection
 

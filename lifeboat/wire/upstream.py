@@ -99,7 +99,8 @@ class UpstreamError(Exception):
     """The backend gave no answer, or not all of it.
 
     verdict: REFUSED, UNREACHABLE (no byte of this attempt was sent), RESET, FIRST_BYTE_TIMEOUT or
-        IDLE_TIMEOUT.
+        IDLE_TIMEOUT; ABANDONED where we aborted it, or could not open a connection ourselves (no
+        descriptor left).
     request_sent: any byte of the request may have reached the backend.
     answer_begun: a response head had arrived.
     fresh_retry: the request was sent again because a reused idle connection turned out closed.
