@@ -20,6 +20,7 @@ from tests.acceptance.engines import HeldEngine
 from tests.running import RouterProcess, running_router
 from tests.web.browsing import NARROW, WIDE, chromium, watching
 from tests.web.conftest import CEILING, HOSTILE, SLOTS, Scene, scene_in
+from tests.web.screenshots import take
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,6 +31,7 @@ pytestmark = [
 POOL = "#pools .pool"
 """The card of `m`, the first."""
 TOKEN = "swordfish"
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -102,11 +104,34 @@ async def test_every_figure_is_the_one_of_the_state(scene: Scene, browser: Brows
             await row.locator("h3").inner_text(): await row.inner_text()
             for row in await seen.find("#backends > li").all()
         }
-        assert "2 held of 2: as configured" in rows["a"]
-        assert "0 held of 1: as configured" in rows["b"]
+        assert "2 held of 2 (as configured)" in rows["a"]
+        assert "0 held of 1 (as configured)" in rows["b"]
         tiles = await seen.find("#overview").inner_text()
         assert "7 sent since the start" in tiles
         assert [line for line in tiles.splitlines() if line.isdigit()] == ["2", "3", "3"]
+
+
+async def test_a_chart_tells_the_figure_under_the_pointer_and_the_table_the_same(
+    scene: Scene, browser: Browser
+) -> None:
+    async with watching(browser, scene.url) as seen:
+        await full(scene, 3)
+        chart = seen.find("#charts figure").nth(1)
+        await seen.page.wait_for_function(
+            "() => document.querySelectorAll('#charts .top-value')[1].textContent === '3'"
+        )
+        box = await chart.locator("svg").bounding_box()
+        assert box is not None
+        await seen.page.mouse.move(box["x"] + box["width"] - 1, box["y"] + 20)
+        assert (await chart.locator(".pointed").inner_text()).endswith(" ago: 3")
+        await seen.find("#history-details summary").click()
+        newest = seen.find("#history-table tbody tr").first.locator("td")
+        await newest.first.wait_for()
+        assert (await newest.all_inner_texts())[1:3] == [str(SLOTS), "3"]
+        await seen.page.select_option("#history-pool", label=HOSTILE)
+        await seen.page.wait_for_function(
+            "() => document.querySelectorAll('#charts .top-value')[1].textContent === ''"
+        )
 
 
 async def test_a_refusal_is_counted_beside_its_remedy(scene: Scene, browser: Browser) -> None:
@@ -136,7 +161,7 @@ async def test_the_mode_switch_asks_for_the_token(tmp_path: Path, browser: Brows
         superfast, dialog = seen.button("superfast"), seen.find("#token-dialog")
         await superfast.click()
         await dialog.wait_for()
-        assert "admin token is missing" in await dialog.inner_text()
+        assert "The router wants its admin token" in await dialog.inner_text()
         await seen.button("Cancel").click()
         assert (await scene.running.state())["routing_mode"] == "default"
 
@@ -202,7 +227,8 @@ async def test_a_raised_limit_wakes_the_parked(scene: Scene, browser: Browser) -
     async with watching(browser, scene.url) as seen:
         await full(scene, 3)
         await seen.find("summary[aria-label='Change the limit of a']").click()
-        await seen.page.keyboard.press("Control+A")
+        # The number is selected, so that typing replaces it.
+        await seen.page.wait_for_function("() => document.activeElement.type === 'number'")
         await seen.page.keyboard.type(str(SLOTS + 2))
         await seen.page.keyboard.press("Enter")
         await seen.shows(POOL, f"{SLOTS + 2} / {SLOTS + 2}")
@@ -378,3 +404,11 @@ async def test_a_hidden_tab_holds_no_connection(scene: Scene, browser: Browser) 
         assert f"0 / {CEILING}" in await seen.find(POOL).first.inner_text()
         await seen.page.evaluate(hide, False)
         await seen.shows(POOL, f"2 / {CEILING}")
+
+
+async def test_the_pictures_of_the_docs_can_be_taken(tmp_path: Path, browser: Browser) -> None:
+    taken = await take(browser, tmp_path, 1.0)
+    assert {path.name for path in taken} == {path.name for path in IMAGES.glob("dashboard*.png")}
+    for path in taken:
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert 5_000 < path.stat().st_size < 250_000

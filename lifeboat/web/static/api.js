@@ -29,11 +29,16 @@ export async function change(method, path, text) {
       return answer;
     } catch (error) {
       if (error.status !== 401 && error.status !== 403) throw error;
-      const given = await askForToken(token === null ? error.message : `That token was not accepted: ${error.message}`);
+      const given = await askForToken(whyAsked(error));
       if (given === null) return null;
       token = given;
     }
   }
+}
+
+function whyAsked(error) {
+  if (error.status === 403) return error.message;
+  return token === null ? "The router wants its admin token for this." : "That token was not accepted.";
 }
 
 async function call(method, path, text) {

@@ -14,9 +14,11 @@ import { followState } from "./stream.js";
 
 const LIST_MS = 1000; // The lists beside the stream are read at most this often.
 const RETRY_MS = 5000;
+const REST = 4; // Drawing a thousand pools takes a while: four times as long is left to the reader.
 
 let latest = null;
 let drawing = false;
+let restMs = 0;
 let connection = "connecting";
 let showMode = () => {};
 
@@ -49,6 +51,7 @@ let anyParked = true;
 let rejectionsAreOld = true;
 
 function draw() {
+  const startedAt = performance.now();
   drawing = false;
   showOverview(latest);
   showMode(latest);
@@ -67,6 +70,7 @@ function draw() {
       showRejections(latest);
     });
   }
+  restMs = (performance.now() - startedAt) * REST;
 }
 
 function onState(state) {
@@ -74,7 +78,7 @@ function onState(state) {
   // Events may come faster than a screen is drawn: the newest is enough.
   if (!drawing) {
     drawing = true;
-    requestAnimationFrame(draw);
+    setTimeout(() => requestAnimationFrame(draw), restMs);
   }
 }
 

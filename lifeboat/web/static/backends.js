@@ -48,7 +48,11 @@ function limitForm(name) {
     patch(name, { max_concurrency: input.valueAsNumber }, `max_concurrency is set to ${input.value}.`);
   });
   const node = el("details", {}, el("summary", { "aria-label": `Change the limit of ${name}` }, "Change the limit"), form);
-  node.addEventListener("toggle", () => node.open && input.focus());
+  node.addEventListener("toggle", () => {
+    if (!node.open) return;
+    input.focus();
+    input.select();
+  });
   return {
     node,
     update(configured, source) {
@@ -60,7 +64,7 @@ function limitForm(name) {
 
 function slotWords(backend) {
   const held = `${count(backend.in_flight)} held of ${limit(backend.effective_limit)}`;
-  return `${held}: ${wordsFor(LIMIT_REASONS, backend.limit_reason)}`;
+  return `${held} (${wordsFor(LIMIT_REASONS, backend.limit_reason)})`;
 }
 
 function engineWords(engine) {

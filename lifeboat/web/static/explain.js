@@ -11,7 +11,7 @@ function decisionWords(told) {
     return `It would be parked; ${behind} parked in its pool already.`;
   }
   const reason = told.reason ? `${told.status} ${told.reason}` : String(told.status);
-  return `It would be refused: ${reason}. ${told.message}`;
+  return `It would be refused: ${reason}: ${told.message}`;
 }
 
 function estimateWords(estimate) {
@@ -22,7 +22,7 @@ function estimateWords(estimate) {
 
 function backendRow(backend) {
   const [mark, words] = !backend.candidate ? ["no", "not a candidate"] : backend.room ? ["yes", "candidate with room"] : ["full", "candidate without room"];
-  return el("li", { "data-mark": mark }, el("strong", {}, backend.name), `: ${words}. ${backend.why}`);
+  return el("li", { "data-mark": mark }, el("strong", {}, backend.name), `: ${words}: ${backend.why}`);
 }
 
 function show(told) {

@@ -9,7 +9,7 @@ export const count = (value) => WHOLE.format(value);
 export function duration(seconds) {
   if (seconds === 0) return "0 s";
   if (seconds < 0.9995) return `${Math.max(1, Math.round(seconds * 1000))} ms`;
-  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
+  if (seconds < 9.95 && !Number.isInteger(seconds)) return `${seconds.toFixed(1)} s`;
   const whole = Math.round(seconds);
   if (whole < 120) return `${whole} s`;
   const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];

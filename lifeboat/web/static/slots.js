@@ -45,7 +45,7 @@ function parts(y, height, most, runs) {
   for (const [kind, length] of runs) {
     if (length <= 0) continue;
     const step = most <= CELLS_MOST ? 1 : length;
-    const gap = most <= CELLS_MOST ? 0.14 : most * 0.002;
+    const gap = Math.min(0.14, most * 0.005);
     for (let from = 0; from < length; from += step) {
       cells.push(svg("rect", { class: kind, x: x + from, y, width: step - gap, height }));
     }
