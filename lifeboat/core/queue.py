@@ -61,8 +61,8 @@ class TicketState(IntEnum):
 class Ticket:
     """A parked request.
 
-    parked_at, deadline: clock seconds of this stay. waiter: whatever the owner of the gate hangs
-    on it to be told (a future in the door); the core never touches it.
+    parked_at, deadline: clock seconds of this stay. rank: its class, 0 first. waiter: whatever the
+    owner of the gate hangs on it to be told (a future in the door); the core never touches it.
     """
 
     __slots__ = (
@@ -72,6 +72,7 @@ class Ticket:
         "parked_at",
         "place",
         "pool_name",
+        "rank",
         "state",
         "waiter",
     )
@@ -84,6 +85,7 @@ class Ticket:
         self.pool_name = pool_name
         self.parked_at = parked_at
         self.deadline = deadline
+        self.rank = ask.priority.rank
         self.state = TicketState.PARKED
         self.lane: Lane | None = None
         self.waiter: object = None
@@ -114,11 +116,21 @@ class TicketHeap:
         """Add a ticket under a key; ties go to the earlier arrival."""
         entries = self._entries
         if len(entries) >= self._sweep_above:
-            # By ticket: one that left its lane and came back has two entries, both living.
-            entries[:] = {entry[2]: entry for entry in entries if self._lives(entry[2])}.values()
-            heapify(entries)
-            self._sweep_above = max(SWEEP_AT, 2 * len(entries))
-        heappush(entries, (key, ticket.place.seq, ticket))
+            self._sweep()
+        heappush(self._entries, (key, ticket.place.seq, ticket))
+
+    def _sweep(self) -> None:
+        entries, own = self._entries, self._lane
+        if own is None:
+            living = [entry for entry in entries if entry[2].lane is not None]
+        else:
+            living = [entry for entry in entries if entry[2].lane is own]
+        if 3 * len(living) > 2 * len(entries):
+            # Grown, or full of tickets that left and came back: those have an entry for each time.
+            living = list({entry[2]: entry for entry in living}.values())
+        heapify(living)
+        self._entries = living
+        self._sweep_above = max(SWEEP_AT, 2 * len(living))
 
     def head(self) -> _Entry | None:
         """Return the first living entry, None when there is none."""
@@ -160,7 +172,7 @@ class Lane:
 
     def add(self, ticket: Ticket) -> None:
         """Put a parked ticket in its place."""
-        rank = ticket.ask.priority.rank
+        rank = ticket.rank
         ticket.lane = self
         self._by_arrival[rank].push(ticket.place.arrived_at, ticket)
         self._by_size[rank].push(float(ticket.ask.estimate.total_tokens), ticket)
@@ -170,7 +182,7 @@ class Lane:
     def discard(self, ticket: Ticket) -> None:
         """Take a ticket out; its heap entries die in place."""
         ticket.lane = None
-        self._of_class[ticket.ask.priority.rank] -= 1
+        self._of_class[ticket.rank] -= 1
         self.count -= 1
 
     def head(

@@ -35,6 +35,7 @@ class GateRules:
 
     max_depth: absolute ceiling per pool in every mode, None = by multiplier; 0 parks nothing.
     pools: by model name; a model named here is known even while it has no backend.
+    row: the mode's row of the table.
     """
 
     mode: Mode = Mode.DEFAULT
@@ -52,11 +53,11 @@ class GateRules:
     hold_when_down: bool = False
     max_parked_bytes: int = 1 << 30
     pools: Mapping[str, PoolRules] = field(default_factory=dict[str, PoolRules])
+    row: ModeRow = field(init=False, repr=False, compare=False)
 
-    @property
-    def row(self) -> ModeRow:
-        """The mode's row of the table."""
-        return MODES[self.mode]
+    def __post_init__(self) -> None:
+        """Look the row up once: every decision reads it several times."""
+        object.__setattr__(self, "row", MODES[self.mode])
 
     @property
     def limits(self) -> LimitRules:
