@@ -354,18 +354,16 @@ class Embedded:
         self._servers: dict[str, SimulatedServer] = {}
 
     async def start(self, config: BackendConfig) -> str:
-        """Start the engines of one backend, one a model, on a free loopback port."""
+        """Start the engine of one backend on a free loopback port."""
         # Imported here: a router without embedded engines needs none of it.
         from lifeboat.sim.config import EngineConfig
         from lifeboat.sim.server import SimulatedServer
 
-        names = config.models or (None,)
-        options = dict(config.simulate)
-        engines = [
-            EngineConfig.from_mapping(options if name is None else {**options, "served_name": name})
-            for name in names
-        ]
-        server = SimulatedServer(engines)
+        options: dict[str, object] = {**config.simulate, "serves": sorted(config.serves)}
+        if config.models:
+            # One engine under all its names, as with adapters over one base model.
+            options["served_name"] = list(config.models)
+        server = SimulatedServer([EngineConfig.from_mapping(options)])
         url = await server.start(host="127.0.0.1", port=0)
         self._servers[url] = server
         return url
