@@ -38,7 +38,9 @@ def wanted_descriptors(view: GateView) -> int:
     in_flight = sum(
         backend.configured_limit or UNGATED_COUNTS_AS for backend in view.backends.values()
     )
-    parked = sum(pool.queue_limit for pool in view.pools.values() if pool.queue_enabled)
+    parked = sum(
+        pool.queue_limit for pool in view.pools.values() if pool.queue_enabled and pool.listed
+    )
     return 2 * in_flight + parked + OWN_DESCRIPTORS
 
 

@@ -1,0 +1,444 @@
+"""Resources: no hidden limit, no hidden wait, bounded memory, and time limits that are apart."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.holding import Held
+from tests.conformance.lanes import (
+    COMPLETION,
+    LANES,
+    SSE_HEAD,
+    Engine,
+    Lane,
+    answer,
+    chat,
+    says_hello,
+)
+from tests.peers import Peer, RawClient, Received, until
+from tests.running import CHAT, RouterProcess, backend, backends_yaml
+
+FEW_FILES = (
+    "sh", "-c", 'ulimit -n 256; exec "$0" -m lifeboat "$@"', sys.executable,
+)  # fmt: skip
+"""The command under a limit of 256 descriptors, soft and hard."""
+
+
+@contextlib.asynccontextmanager
+async def process(
+    lane: Lane,
+    directory: Path,
+    *entries: dict[str, object],
+    command: tuple[str, ...] = (sys.executable, "-m", "lifeboat"),
+    environ: dict[str, str] | None = None,
+    **top: object,
+) -> AsyncIterator[RouterProcess]:
+    """Run the real command, for what only a process of its own can show."""
+    (directory / "backends.yaml").write_text(backends_yaml(*entries, **top))
+    variables = {"LIFEBOAT_LB_TOKENIZER": "quick", **LANES[lane.name], **(environ or {})}
+    router = await RouterProcess.start(cwd=directory, environ=variables, command=command)
+    try:
+        yield router
+    finally:
+        await router.stop()
+
+
+async def get(router: RouterProcess, path: str) -> str:
+    client = await RawClient.connect(router.port)
+    await client.send(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode())
+    reply = await client.reply()
+    client.close()
+    assert reply.status == 200
+    return reply.body.decode()
+
+
+async def state(router: RouterProcess) -> dict:
+    return json.loads(await get(router, "/api/lb/state"))
+
+
+def rss_bytes(router: RouterProcess) -> int:
+    status = Path(f"/proc/{router.process.pid}/status").read_text()
+    found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def limits_of(router: RouterProcess) -> str:
+    return Path(f"/proc/{router.process.pid}/limits").read_text()
+
+
+def open_files(router: RouterProcess) -> int:
+    return len(os.listdir(f"/proc/{router.process.pid}/fd"))
+
+
+def half_closed(port: int) -> int:
+    """Return how many connections of a local port are in CLOSE_WAIT."""
+    suffix = f":{port:04X}"
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    rows = [line.split() for line in lines]
+    return sum(row[3] == "08" and (row[1].endswith(suffix)) for row in rows)
+
+
+# ---- no limit and no wait but the gate's ---------------------------------------------------------
+
+
+async def test_bug_222_bug_223_two_hundred_streams_are_two_hundred_connections(lane: Lane) -> None:
+    held = [Held(streamed=True), Held(streamed=True)]
+    async with lane.facing(*held, max_concurrency=128) as stage:
+        clients = [await stage.client() for _ in range(200)]
+        for client in clients:
+            await client.post(CHAT, chat(stream=True))
+        await until(lambda: sum(one.running for one in held) == 200)
+        assert [one.running for one in held] == [100, 100]
+        assert sum(engine.running for engine in stage.engines) == 200
+        assert (await stage.running.state())["inflight"] == {"a": 100, "b": 100}
+        waits = []
+        for client in clients:
+            _, headers = await client.head()
+            waits += [int(value) for name, value in headers if name == b"X-Lifeboat-Wait-ms"]
+        assert waits == [0] * 200
+        # What the header says is true: every one of them has its first event already.
+        for client in clients:
+            assert b"first" in await client.reader.readuntil(b"\n\n")
+        for one in held:
+            one.release_all()
+
+
+async def test_bug_223_without_a_gate_nothing_waits_in_a_pool_either(lane: Lane) -> None:
+    held = Held()
+    async with lane.facing(held, max_concurrency=0) as stage:
+        asked = [asyncio.create_task(stage.running.ask()) for _ in range(300)]
+        await until(lambda: held.running == 300)
+        held.release_all()
+        answers = await asyncio.gather(*asked)
+        assert {(one.status, one.wait_ms) for one in answers} == {(200, 0)}
+
+
+# ---- time limits ---------------------------------------------------------------------------------
+
+
+async def test_bug_225_a_long_silence_before_the_first_byte_is_no_read_gap(lane: Lane) -> None:
+    """Prefill has a limit of its own, apart from the silence within an answer and of clients."""
+
+    async def thinks(peer: Peer, asked: Received) -> None:
+        await asyncio.sleep(1.0)
+        await peer.send(answer(COMPLETION))
+
+    environ = {
+        "LIFEBOAT_UPSTREAM_FIRST_BYTE_TIMEOUT_SEC": "5",
+        "LIFEBOAT_UPSTREAM_IDLE_TIMEOUT_SEC": "0.2",
+        "LIFEBOAT_UPSTREAM_CONNECT_TIMEOUT_SEC": "0.2",
+        "LIFEBOAT_CLIENT_HEAD_TIMEOUT_SEC": "0.3",
+        "LIFEBOAT_CLIENT_BODY_TIMEOUT_SEC": "0.2",
+        "LIFEBOAT_CLIENT_WRITE_TIMEOUT_SEC": "0.2",
+        "LIFEBOAT_CLIENT_KEEPALIVE_SEC": "0.3",
+    }
+    async with lane.facing(thinks, environ=environ) as stage:
+        # On a fresh connection, and on one that has served before.
+        client = await stage.client()
+        for _ in range(2):
+            await client.post(CHAT, chat())
+            assert (await client.reply()).status == 200
+    short = {"LIFEBOAT_UPSTREAM_FIRST_BYTE_TIMEOUT_SEC": "0.3"}
+    async with lane.facing(thinks, environ=short) as stage:
+        refused = await stage.running.ask()
+        assert (refused.status, refused.error["code"]) == (504, "backend_timeout")
+        assert refused.took_s < 0.9
+        await stage.running.settle()
+
+
+@contextlib.contextmanager
+def black_hole():
+    """Yield a port where connections are neither taken nor refused: its backlog is full."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+async def test_bug_234_a_backend_that_takes_no_connection_costs_seconds_and_no_request(
+    lane: Lane,
+) -> None:
+    environ = {"LIFEBOAT_UPSTREAM_CONNECT_TIMEOUT_SEC": "0.3"}
+    with black_hole() as port:
+        async with Engine(says_hello) as engine:
+            hole = backend(f"http://127.0.0.1:{port}", "hole")
+            async with lane.router(hole, backend(engine.url), environ=environ) as running:
+                slowest = 0.0
+                for _ in range(6):
+                    answered = await running.ask()
+                    assert answered.status == 200
+                    assert answered.headers["X-Lifeboat-Backend"] == "a"
+                    slowest = max(slowest, answered.took_s)
+                # At least one went there first, and it cost the connect timeout, not more.
+                assert 0.25 < slowest < 1.5
+        async with lane.router(hole, environ=environ) as running:
+            refused = await running.ask()
+            assert (refused.status, refused.error["code"]) == (502, "backend_unreachable")
+            assert refused.took_s < 1.5
+
+
+async def test_bug_234_a_backend_that_accepts_and_reads_nothing_has_the_other_limit(
+    lane: Lane,
+) -> None:
+    """It may have the request: no second one gets it, and its silence has a limit of its own."""
+
+    async def never_reads(peer: Peer) -> None:
+        peer.writer.transport.pause_reading()
+        await asyncio.sleep(60)
+
+    environ = {
+        "LIFEBOAT_UPSTREAM_CONNECT_TIMEOUT_SEC": "0.2",
+        "LIFEBOAT_UPSTREAM_FIRST_BYTE_TIMEOUT_SEC": "0.6",
+    }
+    deaf = Engine(says_hello)
+    deaf.script = never_reads
+    async with deaf, lane.router(backend(deaf.url), environ=environ) as running:
+        for text in ("small", "large " * 1_000_000):
+            client = await RawClient.connect(running.port)
+            await client.post(CHAT, chat(text))
+            reply = await client.reply()
+            assert reply.status == 504
+            assert json.loads(reply.body)["error"]["code"] == "backend_timeout"
+            client.close()
+        await running.settle()
+
+
+SLOW = {"LIFEBOAT_CLIENT_HEAD_TIMEOUT_SEC": "0.4", "LIFEBOAT_CLIENT_KEEPALIVE_SEC": "0.6"}
+
+
+async def ends(client: RawClient, within_s: float) -> bytes:
+    """Return what comes until the connection is closed, in this time."""
+    async with asyncio.timeout(within_s):
+        with contextlib.suppress(ConnectionError):
+            return await client.reader.read()
+    return b""
+
+
+@pytest.mark.parametrize(
+    "start", [b"", b"G", b"GET / HT", b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-A: b"]
+)
+async def test_bug_231_a_head_that_does_not_come_is_not_waited_for(
+    lane: Lane, start: bytes
+) -> None:
+    async with lane.facing(says_hello, environ=SLOW) as stage:
+        client = await stage.client()
+        await client.send(start)
+        assert b"200 OK" not in await ends(client, 2.0)
+
+
+async def test_bug_231_dripping_bytes_buys_no_time(lane: Lane) -> None:
+    async with lane.facing(says_hello, environ=SLOW) as stage:
+        client = await stage.client()
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        head = b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: " + b"a" * 500
+
+        async def drip() -> None:
+            with contextlib.suppress(ConnectionError):
+                for at in range(len(head)):
+                    await client.send(head[at : at + 1])
+                    await asyncio.sleep(0.02)
+
+        dripping = asyncio.create_task(drip())
+        await ends(client, 3.0)
+        assert loop.time() - began_at < 2.0
+        dripping.cancel()
+
+
+async def test_bug_231_a_later_head_on_a_kept_connection_is_bounded_too(lane: Lane) -> None:
+    async with lane.facing(says_hello, environ=SLOW) as stage:
+        client = await stage.client()
+        await client.post(CHAT, chat())
+        assert (await client.reply()).status == 200
+        await client.send(b"GET /health HTTP/1.1\r\nHo")
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+
+        async def drip() -> None:
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    await asyncio.sleep(0.05)
+                    await client.send(b"o")
+
+        dripping = asyncio.create_task(drip())
+        await ends(client, 4.0)
+        assert loop.time() - began_at < 2.5
+        dripping.cancel()
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+async def test_bug_226_a_client_that_reads_nothing_stops_the_backend_not_the_router(
+    lane: Lane, tmp_path: Path
+) -> None:
+    sent = 0
+
+    async def floods(peer: Peer, asked: Received) -> None:
+        nonlocal sent
+        await peer.send(SSE_HEAD)
+        piece = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+        for _ in range(200 * 16):
+            await peer.send(piece)
+            sent += 65536
+
+    async with Engine(floods) as engine:
+        async with process(lane, tmp_path, backend(engine.url)) as router:
+            await get(router, "/metrics")
+            before = rss_bytes(router)
+            clients = [await RawClient.connect(router.port, receive_buffer=4096) for _ in range(2)]
+            for client in clients:
+                await client.post(CHAT, chat(stream=True))
+                client.writer.transport.pause_reading()
+            at, still = -1, 0
+            while still < 5:
+                await asyncio.sleep(0.1)
+                still = still + 1 if sent == at else 0
+                at = sent
+            # The backend is blocked: only what the kernel's buffers hold has left it.
+            assert 0 < sent < 60_000_000
+            assert rss_bytes(router) - before < 20_000_000
+            for client in clients:
+                client.reset()
+            await until(lambda: engine.running == 0)
+
+
+async def test_bug_232_paths_models_and_ids_leave_nothing_behind(
+    lane: Lane, tmp_path: Path
+) -> None:
+    async with Engine(says_hello) as engine:
+        async with process(lane, tmp_path, backend(engine.url)) as router:
+
+            async def ask(first: int, count: int) -> None:
+                client = await RawClient.connect(router.port)
+                for number in range(first, first + count):
+                    name = f"{number:x}-of-many"
+                    match number % 4:
+                        case 0:
+                            await client.post(CHAT, chat(model=name))
+                        case 1:
+                            await client.post(f"/v1/unknown/{name}", b"")
+                        case 2:
+                            await client.post(f"{CHAT}?trace={name}", chat(user=name))
+                        case _:
+                            get = b"GET /v1/videos/%b HTTP/1.1\r\nHost: x\r\nCookie: c=%b\r\n\r\n"
+                            await client.send(get % (name.encode(), name.encode()))
+                    await client.reply()
+                client.close()
+
+            async def many(first: int) -> int:
+                await asyncio.gather(*(ask(first + part * 300, 300) for part in range(8)))
+                return rss_bytes(router)
+
+            await many(0)
+            before = await many(10_000)
+            after = await many(20_000)
+            after = min(after, await many(30_000))
+            # Two batches of 2400 distinct names each; 100 bytes a name would show.
+            assert after - before < 1_000_000
+
+
+# ---- descriptors ---------------------------------------------------------------------------------
+
+
+async def test_bug_228_out_of_descriptors_it_refuses_and_recovers(
+    lane: Lane, tmp_path: Path
+) -> None:
+    async def closes(peer: Peer, asked: Received) -> None:
+        """Answer so that the next request needs a connection of its own."""
+        await peer.send(answer(COMPLETION, b"200 OK", b"Connection: close"))
+        peer.close()
+
+    async with Engine(closes) as engine:
+        entry = backend(engine.url, kind="vllm")
+        environ = {"LIFEBOAT_PROBE_INTERVAL_SEC": "0.1", "LIFEBOAT_PROBE_TIMEOUT_SEC": "0.5"}
+        other = backend(engine.url, "b", kind="vllm")
+        async with process(
+            lane, tmp_path, entry, other, command=FEW_FILES, environ=environ
+        ) as router:
+            usual = open_files(router)
+            kept = await RawClient.connect(router.port)
+            await kept.post(CHAT, chat())
+            assert (await kept.reply()).status == 200
+
+            crowd: list[RawClient] = []
+            for _ in range(300):
+                with contextlib.suppress(OSError):
+                    crowd.append(await RawClient.connect(router.port))
+            await asyncio.sleep(1.0)
+            assert open_files(router) >= 250
+
+            # The connection that is there is served or told, at once; the backend is not blamed.
+            told = 0
+            for _ in range(6):
+                await kept.post(CHAT, chat())
+                reply = await kept.reply()
+                assert reply.status in (200, 502)
+                if reply.status == 502:
+                    told += 1
+                    error = json.loads(reply.body)["error"]
+                    assert error["code"] == "backend_unreachable"
+                    assert "ulimit" in error["message"]
+            assert told >= 3
+            for client in crowd:
+                client.close()
+            async with asyncio.timeout(10.0):
+                while open_files(router) > usual + 20:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            shown = await state(router)
+            assert {one["health"] for one in shown["backends"].values()} == {"up"}
+            for _ in range(3):
+                client = await RawClient.connect(router.port)
+                await client.post(CHAT, chat())
+                assert (await client.reply()).status == 200
+                client.close()
+            await asyncio.sleep(0.1)
+            assert half_closed(router.port) == 0
+            kept.close()
+
+
+async def test_bug_229_a_limit_below_what_the_gates_promise_is_said_at_the_start(
+    lane: Lane, tmp_path: Path
+) -> None:
+    entry = backend("http://127.0.0.1:9", max_concurrency=200)
+    async with process(lane, tmp_path, entry, command=FEW_FILES) as router:
+        warnings = [str(one) for one in (await state(router))["warnings"]]
+        assert any("256 file descriptors" in one and "464" in one for one in warnings)
+        assert "256 file descriptors" in router.log.read_text()
+
+
+async def test_bug_229_queue_all_counts_its_thousandfold_queue(lane: Lane, tmp_path: Path) -> None:
+    entry = backend("http://127.0.0.1:9", max_concurrency=32)
+    few = ("sh", "-c", 'ulimit -n 2000; exec "$0" -m lifeboat "$@"', sys.executable)
+    async with process(lane, tmp_path, entry, command=few) as router:
+        assert "file descriptors" not in router.log.read_text()
+    async with process(lane, tmp_path, entry, command=few, mode="queue-all") as router:
+        assert "2000 file descriptors may be open" in router.log.read_text()
+        assert "32128" in router.log.read_text()
+
+
+async def test_bug_229_the_soft_limit_is_raised_to_the_hard_one(lane: Lane, tmp_path: Path) -> None:
+    entry = backend("http://127.0.0.1:9", max_concurrency=200)
+    soft = ("sh", "-c", 'ulimit -Sn 256; ulimit -Hn 4096; exec "$0" -m lifeboat "$@"')
+    async with process(lane, tmp_path, entry, command=(*soft, sys.executable)) as router:
+        limits = limits_of(router)
+        found = re.search(r"^Max open files\s+(\d+)\s+(\d+)", limits, re.MULTILINE)
+        assert found is not None
+        assert found.groups() == ("4096", "4096")
+        assert "file descriptors" not in router.log.read_text()
