@@ -34,6 +34,7 @@ from lifeboat.edge.makers import Makers
 from lifeboat.edge.pages import Pages, Readiness
 from lifeboat.edge.proxy import Proxy, ProxyRules
 from lifeboat.edge.server import JsonRunner
+from lifeboat.edge.slices import Turnstile
 from lifeboat.edge.sweep import PausedSweep
 from lifeboat.fleet import Fleet, FleetError
 from lifeboat.fleet.reloader import Reloader
@@ -126,6 +127,7 @@ class Router:
     def _switchboards(self) -> tuple[Switchboard, Switchboard | None]:
         settings = self.settings
         rules = _proxy_rules(settings)
+        turnstile = Turnstile()
         proxy = self._proxy = Proxy(
             self.door,
             self.fleet,
@@ -139,6 +141,7 @@ class Router:
             rules,
             wall=time.time,
             new_id=new_request_id,
+            yield_now=turnstile.turn,
         )
         pages = Pages(
             self.door,
@@ -149,7 +152,9 @@ class Router:
             self.surroundings,
             Readiness(lambda: self._started, lambda: self.settings.ready_needs_backend),
         )
-        explainer = Explainer(self.door, self.fleet, self._counter, lambda: proxy.rules)
+        explainer = Explainer(
+            self.door, self.fleet, self._counter, lambda: proxy.rules, turnstile.turn
+        )
         admin = Admin(self.fleet, self._guard, explainer, self.view, self.surroundings)
         dashboard = Dashboard(self.door, self._history, __version__)
         own = own_paths(pages, admin, dashboard)
@@ -359,7 +364,7 @@ class Embedded:
         from lifeboat.sim.config import EngineConfig
         from lifeboat.sim.server import SimulatedServer
 
-        options: dict[str, object] = {**config.simulate, "serves": sorted(config.serves)}
+        options: dict[str, object] = {**config.simulate, "serves": sorted(can.value for can in config.serves)}
         if config.models:
             # One engine under all its names, as with adapters over one base model.
             options["served_name"] = list(config.models)
