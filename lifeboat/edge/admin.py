@@ -128,9 +128,9 @@ class Admin:
 
     async def _patch_backend(self, request: web.BaseRequest) -> web.StreamResponse:
         name = _name_in(request)
-        change = Patch.from_mapping(await _object(request, None))
-        self._fleet.patch(name, change)
-        _log.warning("backend %s changed: %s", name, change)
+        asked = await _object(request, None)
+        self._fleet.patch(name, Patch.from_mapping(asked))
+        _log.warning("backend %s changed: %s", name, orjson.dumps(asked).decode())
         return self._backend_page(name, 200)
 
     async def _delete_backend(self, request: web.BaseRequest) -> web.StreamResponse:
