@@ -18,8 +18,8 @@ from lifeboat.door import Door
 from lifeboat.edge.bodyscan import parse_json
 from lifeboat.edge.endpoints import Endpoint, match
 from lifeboat.edge.faults import BodyError
-from lifeboat.edge.intake import yield_now
 from lifeboat.edge.proxy import ProxyRules
+from lifeboat.edge.slices import YieldNow
 from lifeboat.fleet import Ambiguous, Fleet
 
 Json = dict[str, object]
@@ -34,12 +34,14 @@ class Explainer:
         fleet: Fleet,
         counter: TokenCounter | None,
         rules: Callable[[], ProxyRules],
+        yield_now: YieldNow,
     ) -> None:
-        """rules: those in force for real requests."""
+        """rules: those in force for real requests. yield_now: as theirs."""
         self._door = door
         self._fleet = fleet
         self._counter = counter
         self._rules = rules
+        self._yield_now = yield_now
 
     async def explain(self, path: str, body: object, priority: object) -> Json:
         """Return the explanation of a POST of this body to this path; never raises for either."""
@@ -52,7 +54,7 @@ class Explainer:
             parsed = await parse_json(
                 raw,
                 endpoint.protocol,
-                yield_now=yield_now,
+                yield_now=self._yield_now,
                 image_tokens=rules.image_tokens,
                 audio_bytes_per_token=rules.audio_bytes_per_token,
             )

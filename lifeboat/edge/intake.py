@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from io import BytesIO
 
 from lifeboat.core.ledger import READING, BodyLedger
 from lifeboat.core.vocabulary import Reason, Refusal
@@ -18,6 +19,7 @@ from lifeboat.edge.endpoints import BodyKind
 from lifeboat.edge.faults import BodyError, BodyTooLargeError
 from lifeboat.edge.journey import Journey
 from lifeboat.edge.multipart import parse_multipart
+from lifeboat.edge.slices import YieldNow
 from lifeboat.wire.framing import header_values, tokens_of
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -45,7 +47,7 @@ async def read_body(journey: Journey, rules: IntakeRules) -> bytes | Refusal:
         journey.hold(length)
     if header_values(list(request.raw_headers), b"expect"):
         await request.writer.write(CONTINUE)
-    pieces: list[bytes] = []
+    whole = BytesIO()
     read_bytes = 0
     content = request.content
     while True:
@@ -67,12 +69,19 @@ async def read_body(journey: Journey, rules: IntakeRules) -> bytes | Refusal:
             if not ledger.has_room(READING, len(piece)):
                 return _no_memory(ledger, len(piece))
             journey.hold(len(piece))
-        pieces.append(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        whole.write(piece)
+    # Hands out its own memory: joining 64 MiB of pieces would keep the loop for 40 ms, and hold
+    # the body twice.
+    return whole.getvalue()
 
 
-async def parse_body(journey: Journey, body: bytes, rules: IntakeRules) -> ParsedBody | Refusal:
-    """Return what the body says, whatever its encoding and kind, or the 400 (or 413) for it."""
+async def parse_body(
+    journey: Journey, body: bytes, rules: IntakeRules, yield_now: YieldNow
+) -> ParsedBody | Refusal:
+    """Return what the body says, whatever its encoding and kind, or the 400 (or 413) for it.
+
+    yield_now: between two slices of work, one for all who read.
+    """
     headers = list(journey.request.raw_headers)
     try:
         plain = body
@@ -111,11 +120,6 @@ def _is_multipart(kind: BodyKind, content_type: str) -> bool:
     if kind is BodyKind.EITHER:
         return content_type.lower().lstrip().startswith("multipart/")
     return kind is BodyKind.MULTIPART
-
-
-async def yield_now() -> None:
-    """Let the loop serve others between two slices of work."""
-    await asyncio.sleep(0)
 
 
 def _too_large(size_bytes: int, bound_bytes: int) -> Refusal:

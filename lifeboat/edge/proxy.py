@@ -30,6 +30,7 @@ from lifeboat.edge.journey import Journey, NewId
 from lifeboat.edge.keys import KeyRing
 from lifeboat.edge.makers import Makers
 from lifeboat.edge.refuse import error_response, refusal_response
+from lifeboat.edge.slices import YieldNow
 from lifeboat.edge.sweep import PausedSweep
 from lifeboat.fleet import Ambiguous, Fleet
 from lifeboat.observe.events import CLIENT_LEFT_STATUS, GoneAt, Observers
@@ -67,8 +68,12 @@ class Proxy:
         *,
         wall: Callable[[], float],
         new_id: NewId,
+        yield_now: YieldNow,
     ) -> None:
-        """counter: None where only the quick figure is wanted. wall: epoch seconds."""
+        """counter: None where only the quick figure is wanted. wall: epoch seconds.
+
+        yield_now: between slices of long work, one for all who read bodies on this loop.
+        """
         self.rules = rules
         self._door = door
         self._fleet = fleet
@@ -81,6 +86,7 @@ class Proxy:
         self._sweep = sweep
         self._wall = wall
         self._new_id = new_id
+        self._yield_now = yield_now
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -159,7 +165,7 @@ class Proxy:
             return self._by_id(journey)
         if endpoint.body is BodyKind.NONE:
             return self._ask(journey, None, NO_TOKENS)
-        parsed = await parse_body(journey, body, self.rules.intake)
+        parsed = await parse_body(journey, body, self.rules.intake, self._yield_now)
         if isinstance(parsed, Refusal):
             return parsed
         journey.model = parsed.model
