@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from lifeboat.core.vocabulary import Priority
-from lifeboat.wire.framing import RawHeaders, header_values, tokens_of
+from lifeboat.wire.framing import Headers, RawHeaders, tokens_of
 from lifeboat.wire.upstream import Target
 
 HOP_BY_HOP = frozenset(
@@ -37,10 +37,16 @@ ATTEMPTS = b"X-Lifeboat-Attempts"
 REJECT_REASON = b"X-Lifeboat-Reject-Reason"
 REQUEST_ID = b"X-Request-ID"
 PRIORITY = b"X-Lifeboat-Priority"
+_REQUEST_ID_LOWER = REQUEST_ID.lower()
+_PRIORITY_LOWER = PRIORITY.lower()
 
 _REPLACED_UPSTREAM = frozenset({b"host", b"content-length", b"expect", b"x-request-id"})
 """Expect is answered by the router itself; the others are written anew."""
 _CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
+_CHAIN = frozenset({b"x-forwarded-for"})
+_LENGTH = frozenset({b"content-length"})
+_ANSWER_ID = frozenset({b"x-request-id"})
+_DROPPED_PREFIXES = (HOP_BY_HOP_PREFIX, OURS_PREFIX)
 
 _SANE_ID = re.compile(rb"[!-~]{1,128}")
 _BEARER = re.compile(rb"bearer +(.+)", re.IGNORECASE | re.DOTALL)
@@ -63,39 +69,45 @@ def upstream_headers(
     said so. Credentials: a router key never goes upstream; the target's own key takes the place of
     the client's, an empty one (`""`) sends none, and only with neither (None) do the client's pass.
     """
-    source = list(client_headers)
-    dropped = _connection_headers(source) | _REPLACED_UPSTREAM
+    source = Headers.of(client_headers)
+    unwanted = _connection_headers(source)
+    dropped = unwanted | _REPLACED_UPSTREAM
     if router_keys_configured or target.api_key is not None:
         dropped |= _CREDENTIALS
-    out: RawHeaders = [(b"Host", target.authority.encode("ascii"))]
-    out += [header for header in source if _crosses(header[0].lower(), dropped)]
+    if client_address is not None:
+        dropped |= _CHAIN
+    out: RawHeaders = [(b"Host", target.authority.encode("ascii")), *_crossing(source, dropped)]
     if target.api_key:
         key = target.api_key.encode("utf-8")
         out.append((b"Authorization", b"Bearer " + key))
-        if header_values(source, b"x-api-key"):
+        if source.values(b"x-api-key"):
             # A client of Anthropic's protocol: its server looks there.
             out.append((b"x-api-key", key))
-    _forwarded(out, source, client_address, client_scheme)
+    _forward(out, source, unwanted, client_address, client_scheme)
     out.append((REQUEST_ID, request_id.encode("ascii")))
     if body_length is not None:
         out.append((b"Content-Length", b"%d" % body_length))
     return out
 
 
-def _forwarded(
-    out: RawHeaders, source: RawHeaders, client_address: str | None, client_scheme: str
+def _forward(
+    out: RawHeaders,
+    source: Headers,
+    unwanted: frozenset[bytes],
+    client_address: str | None,
+    client_scheme: str,
 ) -> None:
-    said = {name.lower() for name, _ in out}
-    host = header_values(source, b"host")
-    if host and b"x-forwarded-host" not in said:
+    def said(lower_name: bytes) -> list[bytes]:
+        return [] if lower_name in unwanted else source.values(lower_name)
+
+    host = source.values(b"host")
+    if host and not said(b"x-forwarded-host"):
         out.append((b"X-Forwarded-Host", host[0]))
-    if b"x-forwarded-proto" not in said:
+    if not said(b"x-forwarded-proto"):
         out.append((b"X-Forwarded-Proto", client_scheme.encode("ascii")))
     if client_address is not None:
-        before = header_values(out, b"x-forwarded-for")
-        out[:] = [header for header in out if header[0].lower() != b"x-forwarded-for"]
-        chain = b", ".join([*before, client_address.encode("ascii")])
-        out.append((b"X-Forwarded-For", chain))
+        chain = [*said(b"x-forwarded-for"), client_address.encode("ascii")]
+        out.append((b"X-Forwarded-For", b", ".join(chain)))
 
 
 def client_headers(
@@ -111,11 +123,11 @@ def client_headers(
     Content-Length stays as the backend said it, unless the body came chunked (RFC 9112 section
     6.3: then it means nothing).
     """
-    source = list(backend_headers)
-    dropped = _connection_headers(source) - {b"content-length"} | {b"x-request-id"}
-    if header_values(source, b"transfer-encoding"):
-        dropped |= {b"content-length"}
-    out = [header for header in source if _crosses(header[0].lower(), dropped)]
+    source = Headers.of(backend_headers)
+    dropped = _connection_headers(source) - _LENGTH | _ANSWER_ID
+    if source.values(b"transfer-encoding"):
+        dropped |= _LENGTH
+    out = _crossing(source, dropped)
     out += [
         (WAIT_MS, b"%d" % wait_ms),
         (BACKEND, header_text(backend)),
@@ -125,12 +137,20 @@ def client_headers(
     return out
 
 
-def _connection_headers(headers: RawHeaders) -> frozenset[bytes]:
+def _connection_headers(headers: Headers) -> frozenset[bytes]:
+    """Return the names of the headers that are about this connection alone."""
+    if not headers.values(b"connection"):
+        return HOP_BY_HOP
     return HOP_BY_HOP.union(tokens_of(headers, b"connection"))
 
 
-def _crosses(lower_name: bytes, dropped: frozenset[bytes]) -> bool:
-    return lower_name not in dropped and not lower_name.startswith((HOP_BY_HOP_PREFIX, OURS_PREFIX))
+def _crossing(source: Headers, dropped: frozenset[bytes]) -> RawHeaders:
+    """Return the lines that go on: none of `dropped`, none of a proxy's, none of ours."""
+    return [
+        line
+        for line, lower_name in zip(source, source.lower_names, strict=True)
+        if lower_name not in dropped and not lower_name.startswith(_DROPPED_PREFIXES)
+    ]
 
 
 def header_text(text: str) -> bytes:
@@ -152,7 +172,7 @@ def sane_request_id(raw: bytes | str | None, new_id: Callable[[], str]) -> str:
 
 def request_id_of(headers: Iterable[tuple[bytes, bytes]], new_id: Callable[[], str]) -> str:
     """Return the request id of a request: its first X-Request-ID if sane, else a fresh one."""
-    given = header_values(list(headers), REQUEST_ID.lower())
+    given = Headers.of(headers).values(_REQUEST_ID_LOWER)
     return sane_request_id(given[0] if given else None, new_id)
 
 
@@ -162,9 +182,10 @@ def priority_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[Priority, bool]
     No header: normal, understood. Anything but high, normal or low (or two that differ): normal,
     not understood, which is counted.
     """
-    asked = {value.strip().lower() for value in header_values(list(headers), PRIORITY.lower())}
-    if not asked:
+    values = Headers.of(headers).values(_PRIORITY_LOWER)
+    if not values:
         return Priority.NORMAL, True
+    asked = {value.strip().lower() for value in values}
     if len(asked) == 1:
         name = asked.pop()
         for priority in Priority:
@@ -175,7 +196,7 @@ def priority_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[Priority, bool]
 
 def presented_keys(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
     """Return every key a client shows: `Authorization: Bearer KEY` and `x-api-key: KEY`."""
-    source = list(headers)
-    bearers = (_BEARER.fullmatch(value) for value in header_values(source, b"authorization"))
+    source = Headers.of(headers)
+    bearers = (_BEARER.fullmatch(value) for value in source.values(b"authorization"))
     found = [bearer.group(1).strip() for bearer in bearers if bearer is not None]
-    return (*found, *header_values(source, b"x-api-key"))
+    return (*found, *source.values(b"x-api-key"))
