@@ -7,6 +7,8 @@ middleware: only its protocol class can change that. Held by tests/wire/test_ser
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import termios
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +25,8 @@ from lifeboat.edge.refuse import error_response, method_not_allowed, not_found
 MAX_LINE_BYTES = 64 * 1024
 MAX_FIELD_BYTES = 64 * 1024
 """Request lines and headers: far above aiohttp's 8190, since tokens and tracing baggage grow."""
+UNREAD_GRACE_S = 0.01
+"""How soon a connection with unread bytes is looked at again: they are read before that."""
 DEFAULT_HEAD_TIMEOUT_S = 30.0
 """LIFEBOAT_CLIENT_HEAD_TIMEOUT_SEC."""
 
@@ -30,11 +34,12 @@ DEFAULT_HEAD_TIMEOUT_S = 30.0
 class JsonRequestHandler(RequestHandler):
     """The protocol of one client connection.
 
-    head_timeout_s: a connection that has not sent its first whole request head by then is closed;
-    later heads fall under keepalive_timeout, which runs from the end of the last answer.
+    head_timeout_s: a connection that has not sent its first whole request head by then is closed.
+    A later one must begin within keepalive_timeout of the end of the last answer, and has
+    head_timeout_s from its first byte.
     """
 
-    __slots__ = ("_head_timeout_s", "_head_timer")
+    __slots__ = ("_head_begun_at", "_head_idle_until", "_head_timeout_s", "_head_timer")
 
     def __init__(
         self, manager: web.Server, *, head_timeout_s: float = DEFAULT_HEAD_TIMEOUT_S, **kwargs: Any
@@ -42,6 +47,9 @@ class JsonRequestHandler(RequestHandler):
         super().__init__(manager, **kwargs)
         self._head_timeout_s = head_timeout_s
         self._head_timer: asyncio.TimerHandle | None = None
+        self._head_begun_at = 0.0
+        self._head_idle_until = -1.0
+        """The idle period in which that head began, known by its end."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the clock of the first head."""
@@ -54,6 +62,47 @@ class JsonRequestHandler(RequestHandler):
             self._head_timer.cancel()
             self._head_timer = None
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; note when a head begins."""
+        super().data_received(data)
+        waiter = self._waiter
+        if data and waiter is not None and not waiter.done():
+            # Part of a head, since nobody was woken.
+            idle_until = self._next_keepalive_close_time
+            if self._head_idle_until != idle_until:
+                self._head_idle_until = idle_until
+                self._head_begun_at = self._loop.time()
+
+    def _process_keepalive(self) -> None:
+        """Close an idle connection, but not one whose next request is under way.
+
+        Timers run before the loop reads: a request may lie in the kernel, and closing would reset
+        it (aiohttp#9138).
+        """
+        close_at = self._next_keepalive_close_time
+        if self._head_idle_until == close_at:
+            close_at = max(close_at, self._head_begun_at + self._head_timeout_s)
+        now = self._loop.time()
+        if now < close_at or self._has_unread_bytes():
+            again_at = max(close_at, now + UNREAD_GRACE_S)
+            self._keepalive_handle = self._loop.call_at(again_at, self._process_keepalive)
+            return
+        super()._process_keepalive()
+
+    def _has_unread_bytes(self) -> bool:
+        """Say whether bytes of the client wait in the kernel, while we read at all."""
+        transport = self.transport
+        if transport is None or not transport.is_reading():
+            return False
+        sock = transport.get_extra_info("socket")
+        if sock is None:
+            return False
+        try:
+            count = fcntl.ioctl(sock.fileno(), termios.FIONREAD, b"\0\0\0\0")
+        except OSError:
+            return False
+        return any(count)
 
     def _check_first_head(self) -> None:
         self._head_timer = None

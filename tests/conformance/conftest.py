@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -16,6 +19,25 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"uvloop": uvloop.new_event_loop}
+
+
+DEADLINE_S = 45.0
+"""A case that waits for something that never comes ends here: uvloop swallows what the signal
+handler of pytest-timeout raises."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give every case its deadline."""
+    test = getattr(item, "obj", None)
+    if not inspect.iscoroutinefunction(test):
+        return
+
+    @functools.wraps(test)
+    async def with_deadline(*args: Any, **kwargs: Any) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await test(*args, **kwargs)
+
+    item.obj = with_deadline  # type: ignore[attr-defined]
 
 
 @pytest.fixture(params=LANES)
