@@ -140,7 +140,7 @@ class Gate:
             self.refused += 1
             return decision
         pool = self.pools[decision.pool_name]
-        if first and pool.rate is not None and ask.gated:
+        if first and pool.rate is not None and ask.gated and ask.backend is None:
             pool.rate.take(now)
         if isinstance(decision, Room):
             return self._grant(ask, place, pool, decision.seat, now)

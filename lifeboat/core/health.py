@@ -58,6 +58,7 @@ class Standing:
     """
 
     __slots__ = (
+        "_doubted",
         "detail",
         "epoch",
         "failures",
@@ -75,6 +76,7 @@ class Standing:
         self.detail: str | None = None
         self.epoch = 0
         self.failures = 0
+        self._doubted = False
         self.probe_failures = 0
         self.probe_threshold = probe_threshold
         self.pause_s = FIRST_PAUSE_S
@@ -123,10 +125,14 @@ class Standing:
                 if self.health is Health.SUSPECT:
                     # The probe's path may work while inference fails: only a request clears this.
                     return False
-                recovered = self.failures > 0 or not self.live
+                recovered = self._doubted or not self.live
+                if not self.live:
+                    self.failures = 0
+                # While it was live, only requests clear what requests counted: a health page may
+                # be well while inference fails.
                 changed = self._turn(Health.UP, None)
                 if recovered:
-                    self.failures = 0
+                    self._doubted = False
                     self.epoch += 1
                 return changed or recovered
             case ProbeResult.LOADING:
@@ -142,10 +148,13 @@ class Standing:
                 return self._turn(Health.DOWN, probe.detail or "probes fail")
 
     def _succeed(self, now: float) -> bool:
-        failed = self.failures > 0 or self.health not in (Health.STARTING, Health.UP)
+        failed = (
+            self._doubted or self.failures > 0 or self.health not in (Health.STARTING, Health.UP)
+        )
         recovered = failed or self.health is Health.STARTING
         self.last_success_at = now
         self.failures = 0
+        self._doubted = False
         self.probe_failures = 0
         self.pause_s = FIRST_PAUSE_S
         if recovered:
@@ -156,6 +165,7 @@ class Standing:
 
     def _fail(self, outcome: Outcome, now: float) -> bool:
         self.failures += 1
+        self._doubted = True
         detail = describe(outcome)
         if self.health is Health.SUSPECT:
             if now < self.trial_at:

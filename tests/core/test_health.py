@@ -201,3 +201,21 @@ def test_the_end_of_a_request_that_shows_one_down_opens_the_suspect_that_is_left
     waiting = parked(gate, 0.0)
     gate.release(other, REFUSED, 0.5)
     assert [effect.ticket for effect in gate.take_effects()] == [waiting]
+
+
+def test_good_probes_do_not_clear_what_requests_counted() -> None:
+    standing = Standing()
+    fault = Outcome(Verdict.SERVER_ERROR, 500)
+    for at in range(3):
+        standing.observe_outcome(fault, float(at))
+        standing.observe_probe(Probe(ProbeResult.OK), at + 0.5, may_eject=True, quiet_s=15.0)
+    assert standing.health is Health.SUSPECT
+
+
+def test_one_good_probe_after_a_failure_lets_excluders_back_once() -> None:
+    standing = Standing()
+    standing.observe_outcome(Outcome(Verdict.RESET), 0.0)
+    epoch = standing.epoch
+    for at in range(1, 4):
+        standing.observe_probe(Probe(ProbeResult.OK), float(at), may_eject=True, quiet_s=15.0)
+    assert standing.epoch == epoch + 1
