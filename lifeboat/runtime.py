@@ -7,6 +7,7 @@ and nothing outlives it. Held by tests/conformance/test_shutdown.py and test_con
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import random
 import time
@@ -19,6 +20,7 @@ from lifeboat import __version__
 from lifeboat.core.gate import Gate
 from lifeboat.core.ledger import BodyLedger
 from lifeboat.core.view import GateView
+from lifeboat.core.weights import DEFAULT_WEIGHTS, WEIGHTS
 from lifeboat.counting import TokenCounter
 from lifeboat.door import Door
 from lifeboat.edge.admin import Admin
@@ -248,7 +250,7 @@ class Router:
         self, tasks: asyncio.TaskGroup, stop: asyncio.Event, on_ready: Callable[[Router], None]
     ) -> None:
         if self._counter is not None:
-            tasks.create_task(asyncio.to_thread(self._counter.load))
+            tasks.create_task(_load(self._counter), name="loading the tokenizer")
         own: list[asyncio.Task[None]] = []
         try:
             await self._listen()
@@ -258,6 +260,9 @@ class Router:
             if self._reloader is not None:
                 own.append(tasks.create_task(self._reloader.watch(), name="reloading"))
             self._started = True
+            # What exists now stays: a full collection need not look at it again, and would stall
+            # the loop for tens of milliseconds if it did.
+            gc.freeze()
             on_ready(self)
             await stop.wait()
             if self._reloader is not None:
@@ -364,7 +369,10 @@ class Embedded:
         from lifeboat.sim.config import EngineConfig
         from lifeboat.sim.server import SimulatedServer
 
-        options: dict[str, object] = {**config.simulate, "serves": sorted(can.value for can in config.serves)}
+        options: dict[str, object] = {
+            **config.simulate,
+            "serves": sorted(can.value for can in config.serves),
+        }
         if config.models:
             # One engine under all its names, as with adapters over one base model.
             options["served_name"] = list(config.models)
@@ -385,6 +393,12 @@ class Embedded:
             await self.stop(url)
 
 
+async def _load(counter: TokenCounter) -> None:
+    """Load a tokenizer off the loop; its vocabulary stays, so no collection need look at it."""
+    await asyncio.to_thread(counter.load)
+    gc.freeze()
+
+
 def _counter(settings: Settings) -> TokenCounter | None:
     return None if settings.tokenizer == "quick" else TokenCounter(settings.tokenizer)
 
@@ -401,6 +415,7 @@ def _proxy_rules(settings: Settings) -> ProxyRules:
         settings.client_body_timeout_s,
         settings.image_tokens,
         settings.audio_bytes_per_token,
+        WEIGHTS.get(settings.tokenizer, DEFAULT_WEIGHTS),
     )
     return ProxyRules(intake, settings.reject_status)
 

@@ -7,6 +7,7 @@ tests/intake/test_decoding.py.
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Iterator
 from typing import Protocol
@@ -67,7 +68,11 @@ class _Zstd:
     """zstd (RFC 8878), frames one after another."""
 
     def pieces(self, body: bytes) -> Iterator[bytes]:
-        from backports import zstd  # imported here: few requests need it
+        # Imported here: few requests need it.
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
 
         limits: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
         at = 0

@@ -27,7 +27,7 @@ from lifeboat.fleet import Fleet, Member
 from lifeboat.observe.events import GoneAt
 from lifeboat.wire.commit import error_body, first_event
 from lifeboat.wire.downstream import Ended, RelayEnd, relay
-from lifeboat.wire.framing import header_values
+from lifeboat.wire.framing import Headers, header_values
 from lifeboat.wire.upstream import Answer, Target, Upstream, UpstreamError
 
 _log = logging.getLogger("lifeboat.edge")
@@ -150,7 +150,7 @@ class Dispatch:
     async def _send(self, journey: Journey, target: Target) -> Answer:
         request = journey.request
         headers = upstream_headers(
-            _sendable(request, drop_encoding=journey.drop_encoding),
+            _sendable(journey),
             target=target,
             request_id=journey.request_id,
             body_length=None if journey.body is None else len(journey.body),
@@ -322,11 +322,11 @@ def _header(answer: Answer, lower_name: bytes) -> str | None:
     return values[0].decode("latin-1") if values else None
 
 
-def _sendable(request: web.BaseRequest, *, drop_encoding: bool) -> list[tuple[bytes, bytes]]:
-    headers = list(request.raw_headers)
-    if not drop_encoding:
-        return headers
-    return [header for header in headers if header[0].lower() != b"content-encoding"]
+def _sendable(journey: Journey) -> Headers:
+    """Return the client's headers, less an encoding that an alias made us undo."""
+    if not journey.drop_encoding:
+        return journey.headers
+    return Headers(line for line in journey.headers if line[0].lower() != b"content-encoding")
 
 
 def _exhausted(journey: Journey, lease: Lease, error: UpstreamError) -> Refusal:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from lifeboat.core.estimate import needs_count, quick
+from lifeboat.core.estimate import bounds, needs_count, quick
 from lifeboat.core.explain import Explanation
 from lifeboat.core.rejections import REJECTIONS, status_of
 from lifeboat.core.vocabulary import Ask, Estimate, Priority, Refusal
@@ -57,6 +57,7 @@ class Explainer:
                 yield_now=self._yield_now,
                 image_tokens=rules.image_tokens,
                 audio_bytes_per_token=rules.audio_bytes_per_token,
+                weights=rules.weights,
             )
         except BodyError as error:
             return {
@@ -76,7 +77,7 @@ class Explainer:
         estimate = quick(parsed.shape)
         first = estimate
         caps = self._door.caps(model, endpoint.capability)
-        if self._counter is not None and needs_count(estimate, caps):
+        if self._counter is not None and needs_count(estimate, caps, bounds(parsed.shape)):
             estimate = await self._counter.count(parsed.shape, max(caps)) or estimate
         rank = Priority(priority) if priority in tuple(Priority) else Priority.NORMAL
         ask = Ask(model, endpoint.capability, estimate, rank, len(raw), endpoint.gated)

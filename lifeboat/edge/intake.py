@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from io import BytesIO
 
 from lifeboat.core.ledger import READING, BodyLedger
+from lifeboat.core.textsize import Weights
 from lifeboat.core.vocabulary import Reason, Refusal
+from lifeboat.core.weights import DEFAULT_WEIGHTS
 from lifeboat.edge.bodyscan import ParsedBody, parse_json
 from lifeboat.edge.decoding import decode_body
 from lifeboat.edge.endpoints import BodyKind
@@ -20,19 +22,23 @@ from lifeboat.edge.faults import BodyError, BodyTooLargeError
 from lifeboat.edge.journey import Journey
 from lifeboat.edge.multipart import parse_multipart
 from lifeboat.edge.slices import YieldNow
-from lifeboat.wire.framing import header_values, tokens_of
+from lifeboat.wire.framing import tokens_of
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class IntakeRules:
-    """max_body_bytes: on the wire and inflated. body_timeout_s: longest silence within a body."""
+    """max_body_bytes: on the wire and inflated. body_timeout_s: longest silence within a body.
+
+    weights: of the quick figure, fitted on the configured encoding.
+    """
 
     max_body_bytes: int
     body_timeout_s: float
     image_tokens: int
     audio_bytes_per_token: int
+    weights: Weights = DEFAULT_WEIGHTS
 
 
 async def read_body(journey: Journey, rules: IntakeRules) -> bytes | Refusal:
@@ -45,7 +51,7 @@ async def read_body(journey: Journey, rules: IntakeRules) -> bytes | Refusal:
         return _no_memory(ledger, length or 0)
     if length:
         journey.hold(length)
-    if header_values(list(request.raw_headers), b"expect"):
+    if journey.headers.values(b"expect"):
         await request.writer.write(CONTINUE)
     whole = BytesIO()
     read_bytes = 0
@@ -82,14 +88,14 @@ async def parse_body(
 
     yield_now: between two slices of work, one for all who read.
     """
-    headers = list(journey.request.raw_headers)
+    headers = journey.headers
     try:
         plain = body
         encodings = tokens_of(headers, b"content-encoding")
         if encodings and encodings != [b"identity"]:
             encoding = b", ".join(encodings).decode("latin-1")
             plain = await decode_body(body, encoding, rules.max_body_bytes, yield_now=yield_now)
-        content_types = header_values(headers, b"content-type")
+        content_types = headers.values(b"content-type")
         content_type = content_types[0].decode("latin-1") if content_types else ""
         protocol = journey.endpoint.protocol
         if protocol is None:
@@ -102,6 +108,7 @@ async def parse_body(
                 yield_now=yield_now,
                 image_tokens=rules.image_tokens,
                 audio_bytes_per_token=rules.audio_bytes_per_token,
+                weights=rules.weights,
             )
         return await parse_json(
             plain,
@@ -109,6 +116,7 @@ async def parse_body(
             yield_now=yield_now,
             image_tokens=rules.image_tokens,
             audio_bytes_per_token=rules.audio_bytes_per_token,
+            weights=rules.weights,
         )
     except BodyTooLargeError as error:
         return Refusal(Reason.BODY_TOO_LARGE, str(error))

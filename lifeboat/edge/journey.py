@@ -25,6 +25,7 @@ from lifeboat.core.vocabulary import (
 from lifeboat.edge.endpoints import Endpoint
 from lifeboat.edge.refuse import Attempt
 from lifeboat.observe.events import CLIENT_LEFT_STATUS, Finished, GoneAt, Observers, RetryCause
+from lifeboat.wire.framing import Headers
 
 MODEL_SHOWN_CHARS = 200
 """Characters of a client's model name that are kept for the log."""
@@ -43,6 +44,7 @@ class Journey:
 
     request: web.BaseRequest
     endpoint: Endpoint
+    headers: Headers
     request_id: str
     started_at: float
     ledger: BodyLedger

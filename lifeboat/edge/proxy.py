@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from aiohttp import web
 
-from lifeboat.core.estimate import needs_count, quick
+from lifeboat.core.estimate import bounds, needs_count, quick
 from lifeboat.core.ledger import BodyLedger
 from lifeboat.core.rejections import ErrorType
 from lifeboat.core.vocabulary import NO_TOKENS, Ask, Estimate, Reason, Refusal
@@ -35,6 +35,7 @@ from lifeboat.edge.sweep import PausedSweep
 from lifeboat.fleet import Ambiguous, Fleet
 from lifeboat.observe.events import CLIENT_LEFT_STATUS, GoneAt, Observers
 from lifeboat.wire.downstream import Relayed, abort, client_gone
+from lifeboat.wire.framing import Headers
 
 _log = logging.getLogger("lifeboat.edge")
 
@@ -97,12 +98,13 @@ class Proxy:
 
     async def handle(self, request: web.BaseRequest, endpoint: Endpoint) -> web.StreamResponse:
         """Serve one request to a proxied path."""
-        raw_headers = request.raw_headers
-        priority, understood = priority_of(raw_headers)
+        headers = Headers(request.raw_headers)
+        priority, understood = priority_of(headers)
         journey = Journey(
             request,
             endpoint,
-            request_id_of(raw_headers, self._new_id),
+            headers,
+            request_id_of(headers, self._new_id),
             self._door.clock(),
             self._ledger,
             priority=priority,
@@ -132,7 +134,7 @@ class Proxy:
             journey.finish(self._observers, self._door.clock(), self._wall())
 
     async def _travel(self, journey: Journey) -> web.StreamResponse:
-        if not self._keys.admits(presented_keys(journey.request.raw_headers)):
+        if not self._keys.admits(presented_keys(journey.headers)):
             return self._refuse(journey, _unauthorized())
         if self._door.draining:
             pool = journey.pool
@@ -171,7 +173,8 @@ class Proxy:
         journey.model = parsed.model
         journey.stream = parsed.stream
         journey.stored = parsed.store is not False
-        asked = self._ask(journey, parsed.model, quick(parsed.shape))
+        shape = parsed.shape
+        asked = self._ask(journey, parsed.model, quick(shape))
         if isinstance(asked, Refusal):
             return asked
         resolved = self._fleet.resolve(asked.model)
@@ -181,8 +184,9 @@ class Proxy:
         ask = replace(asked, model=resolved.model, body_bytes=len(body))
         journey.estimate = ask.estimate
         caps = self._door.caps(ask.model, ask.capability)
-        if self._counter is not None and needs_count(ask.estimate, caps):
-            counted = await self._counter.count(parsed.shape, max(caps))
+        counter = self._counter
+        if caps and counter is not None and needs_count(ask.estimate, caps, bounds(shape)):
+            counted = await counter.count(shape, max(caps))
             if counted is not None:
                 journey.estimate = counted
                 ask = replace(ask, estimate=counted)

@@ -296,7 +296,7 @@ def _parse_head(block: bytes) -> ResponseHead:
     match = _STATUS_LINE.fullmatch(status_line)
     if match is None:
         raise BadAnswerError("the backend does not speak HTTP/1.1")
-    headers = _parse_headers(lines[1:])
+    headers = Headers(_parse_headers(lines[1:]))
     connection = tokens_of(headers, b"connection")
     if match.group(1) == b"1":
         keep_alive = b"close" not in connection
