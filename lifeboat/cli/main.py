@@ -17,11 +17,20 @@ COMMANDS: dict[str, str] = {
     "serve": "lifeboat.cli.serve",
     "check": "lifeboat.cli.check",
     "status": "lifeboat.cli.status",
+    "top": "lifeboat.cli.top",
+    "backends": "lifeboat.cli.backends",
+    "drain": "lifeboat.cli.operate",
+    "ready": "lifeboat.cli.operate",
+    "maint": "lifeboat.cli.operate",
+    "set-limit": "lifeboat.cli.operate",
+    "mode": "lifeboat.cli.mode",
+    "explain": "lifeboat.cli.explain",
     "rejections": "lifeboat.cli.rejections",
+    "agent": "lifeboat.cli.agent",
     "sim": "lifeboat.cli.sim",
     "version": "lifeboat.cli.version",
 }
-"""Command -> the module whose attribute of the same name it is."""
+"""Command -> the module whose attribute of the same name (dashes as underscores) it is."""
 
 
 class _LazyGroup(click.Group):
@@ -36,7 +45,7 @@ class _LazyGroup(click.Group):
         module = COMMANDS.get(cmd_name)
         if module is None:
             return None
-        command = getattr(importlib.import_module(module), cmd_name)
+        command = getattr(importlib.import_module(module), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 

@@ -1,15 +1,22 @@
-"""Asks a running router over HTTP, for the commands that show what it says of itself."""
+"""Asks a running router over HTTP, for the commands that show what it says and change what it does.
+
+Held by tests/cli/test_commands.py and test_operating.py.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any, cast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import click
 
 _TIMEOUT_S = 5.0
 """Its control surface answers at once or is not there."""
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class NoRouterError(click.ClickException):
@@ -18,12 +25,49 @@ class NoRouterError(click.ClickException):
     exit_code = 2
 
 
+class RefusedError(click.ClickException):
+    """The router refuses a call; the message is its own. status: of its answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 url_option = click.option(
     "--url",
     metavar="URL",
     help="Where the router listens; by default what LIFEBOAT_ADMIN_ADDR, or LIFEBOAT_HOST and "
     "LIFEBOAT_PORT say, else http://127.0.0.1:8400.",
 )
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def token_options(command: Command) -> Command:
+    """Add the options that prove to the router that its operator is calling."""
+    by_file = click.option(
+        "--token-file",
+        envvar="LIFEBOAT_ADMIN_TOKEN_FILE",
+        show_envvar=True,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="A file that holds it.",
+    )
+    by_value = click.option(
+        "--token",
+        envvar="LIFEBOAT_ADMIN_TOKEN",
+        show_envvar=True,
+        metavar="TOKEN",
+        help="The router's admin token. Better given by the variable or the file: command lines "
+        "can be read.",
+    )
+    return by_value(by_file(command))
+
+
+def token_of(token: str | None, token_file: Path | None) -> str | None:
+    """Return the admin token that the two options give, None where neither does."""
+    if token or token_file is None:
+        return token or None
+    return token_file.read_text(encoding="utf-8").strip() or None
 
 
 def default_url() -> str:
@@ -42,29 +86,68 @@ def default_url() -> str:
 
 def fetch(url: str | None, path: str) -> dict[str, Any]:
     """Return the JSON object at a path of the router; raises NoRouterError."""
+    try:
+        return call(url, "GET", path)
+    except RefusedError as error:
+        reason = f"answered {error.status} for {path}: is it a Lifeboat router's address?"
+        raise NoRouterError(f"{_origin(url)} {reason}") from None
+
+
+def call(
+    url: str | None, method: str, path: str, body: object = None, token: str | None = None
+) -> dict[str, Any]:
+    """Return the JSON object that the router answers a call with; empty for an empty answer.
+
+    Raises RefusedError where it refuses, NoRouterError where no router is there.
+    """
     from http.client import HTTPException
     from urllib.error import HTTPError, URLError
-    from urllib.request import ProxyHandler, build_opener
+    from urllib.request import ProxyHandler, Request, build_opener
 
-    origin = (url or default_url()).rstrip("/")
-    if "://" not in origin:
-        origin = f"http://{origin}"
+    origin = _origin(url)
+    headers = {"Accept": "application/json"}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    data = None
+    if body is not None:
+        data = json.dumps(body).encode()
+        headers["Content-Type"] = "application/json"
     # A proxy of the environment is for the world outside, not for one's own router.
     opener = build_opener(ProxyHandler({}))
     try:
-        with opener.open(f"{origin}{path}", timeout=_TIMEOUT_S) as answer:
-            body: object = json.loads(answer.read())
+        request = Request(f"{origin}{path}", data, headers, method=method)
+        with opener.open(request, timeout=_TIMEOUT_S) as answer:
+            raw = answer.read()
+            page: object = json.loads(raw) if raw else {}
     except HTTPError as error:
-        error.close()
-        reason = f"answered {error.code} for {path}: is it a Lifeboat router's address?"
-        raise NoRouterError(f"{origin} {reason}") from None
+        with error:
+            raise RefusedError(error.code, _complaint(error.read(), error.code)) from None
     except URLError as error:
         raise _absent(origin, str(error.reason)) from None
     except (OSError, HTTPException, ValueError) as error:
         raise _absent(origin, str(error) or type(error).__name__) from None
-    if not isinstance(body, dict):
+    if not isinstance(page, dict):
         raise NoRouterError(f"{origin} answered something else than a Lifeboat router would")
-    return cast("dict[str, Any]", body)
+    return cast("dict[str, Any]", page)
+
+
+def named(page: dict[str, Any], key: str) -> dict[str, dict[str, Any]]:
+    """Return the pools or the backends of a page by name."""
+    return cast("dict[str, dict[str, Any]]", page.get(key) or {})
+
+
+def _origin(url: str | None) -> str:
+    origin = (url or default_url()).rstrip("/")
+    return origin if "://" in origin else f"http://{origin}"
+
+
+def _complaint(body: bytes, status: int) -> str:
+    """Return what the router says is wrong."""
+    try:
+        error = json.loads(body)["error"]
+        return f"{error['message']}"
+    except (ValueError, KeyError, TypeError):
+        return f"the router answered {status}"
 
 
 def _absent(origin: str, why: str) -> NoRouterError:

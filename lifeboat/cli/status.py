@@ -8,12 +8,12 @@ from typing import Any, cast
 import click
 
 from lifeboat.cli.columns import columns
-from lifeboat.cli.remote import fetch, url_option
+from lifeboat.cli.remote import fetch, json_option, named, url_option
 
 
 @click.command()
 @url_option
-@click.option("--json", "as_json", is_flag=True, help="Print the state as JSON.")
+@json_option
 def status(url: str | None, as_json: bool) -> None:
     """Print the state of a running router: mode, pools, backends, warnings.
 
@@ -23,9 +23,25 @@ def status(url: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(state, indent=2))
         return
-    click.echo("\n\n".join([_head(state), _pools(state), _backends(state)]))
+    click.echo(state_text(state))
     for warning in state.get("warnings") or ():
-        click.echo(f"{click.style('warning', fg='yellow', bold=True)}: {warning}", err=True)
+        click.echo(warning_text(warning), err=True)
+
+
+def state_text(state: dict[str, Any]) -> str:
+    """Return a state as tables: the router, its pools, its backends."""
+    return "\n\n".join([_head(state), _pools(state), _backends(state)])
+
+
+def warning_text(warning: dict[str, Any]) -> str:
+    """Return one warning of a state as a line."""
+    label = click.style("warning", fg="yellow", bold=True)
+    return f"{label}: {warning.get('message', '')}"
+
+
+def limit_text(limit: int | None) -> str:
+    """Return a limit as a person reads it: null is ungated."""
+    return "none" if limit is None else str(limit)
 
 
 def _head(state: dict[str, Any]) -> str:
@@ -45,14 +61,14 @@ def _pools(state: dict[str, Any]) -> str:
         (
             name,
             str(pool.get("in_flight", 0)),
-            _limit(pool.get("effective_concurrency")),
+            limit_text(pool.get("effective_concurrency")),
             str(pool.get("queue_depth", 0)),
             str(pool.get("queue_limit", 0)),
             f"{float(pool.get('wait_p95_sec') or 0):.2f} s",
             str(pool.get("dispatched", 0)),
             str(sum(cast("dict[str, int]", pool.get("rejected") or {}).values())),
         )
-        for name, pool in _named(state, "pools").items()
+        for name, pool in named(state, "pools").items()
     ]
     return columns(head, rows)
 
@@ -67,20 +83,10 @@ def _backends(state: dict[str, Any]) -> str:
             str(backend.get("state", "")),
             str(backend.get("health", "")),
             str(backend.get("in_flight", 0)),
-            _limit(backend.get("effective_limit")),
+            limit_text(backend.get("effective_limit")),
             str(backend.get("limit_reason", "")),
             str(backend.get("dispatched", 0)),
         )
-        for name, backend in _named(state, "backends").items()
+        for name, backend in named(state, "backends").items()
     ]
     return columns(head, rows)
-
-
-def _named(state: dict[str, Any], key: str) -> dict[str, dict[str, Any]]:
-    """Return the pools or backends of the state by name."""
-    return cast("dict[str, dict[str, Any]]", state.get(key) or {})
-
-
-def _limit(limit: int | None) -> str:
-    """Return a limit as a person reads it: null is ungated."""
-    return "none" if limit is None else str(limit)

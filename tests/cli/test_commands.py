@@ -27,7 +27,7 @@ STATE = {
     "version": "9.9",
     "draining": True,
     "reject_counts": {"gate": 3, "queue_full": 2},
-    "warnings": ["sim-a has more seats than slots"],
+    "warnings": [{"backend": "sim-a", "message": "sim-a has more seats than slots"}],
     "pools": {
         "m": {
             "in_flight": 3,
