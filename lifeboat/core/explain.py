@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lifeboat.core.fit import why_not
-from lifeboat.core.gate import Gate, Parking
+from lifeboat.core.gate import Gate
+from lifeboat.core.judging import Parking
 from lifeboat.core.queue import Place
 from lifeboat.core.seat import Seat
 from lifeboat.core.vocabulary import Ask, Refusal

@@ -14,20 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from lifeboat.core import refusals
-from lifeboat.core.fit import Route, too_large
+from lifeboat.core.fit import too_large
 from lifeboat.core.health import Probe
-from lifeboat.core.ledger import BodyLedger
+from lifeboat.core.judging import Judge, Room
 from lifeboat.core.parked import NOBODY, Parked
 from lifeboat.core.pool import Pool
 from lifeboat.core.queue import Place, Ticket, TicketState
-from lifeboat.core.rates import RateWindow
 from lifeboat.core.rules import GateRules
 from lifeboat.core.seat import Lease, Seat
-from lifeboat.core.seats import Seats
-from lifeboat.core.selection import LeastUtilised, Selection
+from lifeboat.core.selection import Selection
 from lifeboat.core.vocabulary import (
     UNKNOWN_POOL,
     Ask,
@@ -39,9 +37,6 @@ from lifeboat.core.vocabulary import (
     Verdict,
 )
 from lifeboat.core.waits import WaitRecord
-
-POOL_KEPT_S = 3600.0
-"""How long the counters of a pool that nobody serves any more are kept (contract, section 9)."""
 
 NO_DRAIN = frozenset(
     {
@@ -71,26 +66,11 @@ class Refused:
     refusal: Refusal
 
 
-class Room(NamedTuple):
-    """A decision: there is room, and this backend is chosen."""
-
-    pool_name: str
-    seat: Seat
-
-
-class Parking(NamedTuple):
-    """A decision: no room now, the request waits in this lane."""
-
-    pool_name: str
-    lane: frozenset[str]
-
-
-Decision: TypeAlias = Room | Parking | Refusal
 Effect: TypeAlias = Granted | Refused
 Admission: TypeAlias = Lease | Ticket | Refusal
 
 
-class Gate:
+class Gate(Judge):
     """Who may run where, who waits, and who is refused.
 
     All times are seconds of one monotonic clock. Every method is synchronous; none awaits, none
@@ -104,18 +84,13 @@ class Gate:
         probe_threshold: int = 3,
         now: float = 0.0,
     ) -> None:
-        self.rules = rules
-        self.seats = Seats(rules.limits, probe_threshold)
+        super().__init__(rules, selection, probe_threshold)
         self.parked = Parked(self.seats)
-        self.pools: dict[str, Pool] = {UNKNOWN_POOL: Pool(UNKNOWN_POOL)}
         self.waits = WaitRecord()
-        self.draining = False
         self.rejected: dict[Reason, int] = dict.fromkeys(Reason, 0)
         self.asked = self.open = self.refused = 0
         self.withdrawn = self.expired = self.finished = 0
-        self._selection: Selection = selection or LeastUtilised()
         self._effects: list[Effect] = []
-        self._parks = True
         self._seq = 0
         self._picks = 0
         self.set_rules(rules, now)
@@ -145,32 +120,6 @@ class Gate:
         if isinstance(decision, Room):
             return self._grant(ask, place, pool, decision.seat, now)
         return self._park(ask, place, pool, decision.lane, now)
-
-    def judge(self, ask: Ask, place: Place, now: float, *, first: bool) -> Decision:
-        """Decide on a request without acting on it: what `admit` does, and what `explain` says."""
-        if first and self.draining:
-            return refusals.shutting_down(self.pool_of(ask.model))
-        route = self.seats.directory.route(ask.model, ask.capability)
-        if isinstance(route, Refusal):
-            return route
-        if ask.backend is not None:
-            return self._judge_maker(ask.backend, ask, route, now)
-        key = self._key(route, ask, place)
-        if key is None:
-            return too_large(route, ask.estimate)
-        seats = self.seats.of(key)
-        pool = self.pools[route.pool]
-        if first and pool.rate is not None and ask.gated:
-            wait_s = pool.rate.wait_s(now)
-            if wait_s > 0.0:
-                return refusals.rate_limited(self, pool, seats, wait_s)
-        if ask.gated:
-            free = [seat for seat in seats if seat.has_room]
-        else:
-            free = [seat for seat in seats if seat.in_service]
-        if free:
-            return Room(pool.name, self._selection.choose(free))
-        return self._judge_overflow(ask, place, route, key, now, first=first)
 
     def release(self, lease: Lease, outcome: Outcome, now: float) -> None:
         """Close a lease with its outcome; the freed slot passes on. Closing again does nothing."""
@@ -222,11 +171,6 @@ class Gate:
         pool = self.pools.get(pool_name or UNKNOWN_POOL, self.pools[UNKNOWN_POOL])
         pool.rejected[reason] += 1
 
-    def bytes_full(self, pool_name: str, ledger: BodyLedger, now: float) -> Refusal:
-        """Return the refusal of a pool whose bodies take more memory than its share."""
-        pool = self.pools[pool_name]
-        return refusals.bytes_full(self, pool, ledger.held(pool_name), ledger.bound_bytes, now)
-
     # -- time -------------------------------------------------------------------------------
 
     def advance(self, now: float) -> None:
@@ -252,7 +196,7 @@ class Gate:
         self.rules = rules
         self.seats.set_rules(rules.limits, now)
         renamed = self.seats.name_models(frozenset(rules.pools), now)
-        self._renew_pools(now)
+        self.pools.renew(self.seats.directory, self.rules, now)
         if renamed:
             self._refit(self.parked.all(), now)
         self._settle(now)
@@ -263,7 +207,7 @@ class Gate:
         before = None if old is None or old.leaving else old.spec
         self.seats.put(spec, now)
         if before is None or replace(before, max_concurrency=spec.max_concurrency) != spec:
-            self._renew_pools(now)
+            self.pools.renew(self.seats.directory, self.rules, now)
             models = (spec.models or NOBODY) | ((before and before.models) or NOBODY)
             self._refit(self.parked.concerned_by(frozenset({spec.name}), models), now)
         self._settle(now)
@@ -272,7 +216,7 @@ class Gate:
         """Take a backend out: no new requests, its leases run on. Raises UnknownBackendError."""
         models = self.seats[name].spec.models or NOBODY
         self.seats.remove(name, now)
-        self._renew_pools(now)
+        self.pools.renew(self.seats.directory, self.rules, now)
         self._refit(self.parked.concerned_by(frozenset({name}), models), now)
         self._settle(now)
 
@@ -304,41 +248,12 @@ class Gate:
     def drain(self, now: float, *, serve_parked: bool) -> None:
         """Stop admitting for good; refuse the parked unless they are still to be served."""
         self.draining = True
-        self._parks = serve_parked
+        self.parks = serve_parked
         if not serve_parked:
             for ticket in self.parked.all():
                 self._turn_away(ticket, refusals.shutting_down(ticket.pool_name), now)
 
     # -- inside -----------------------------------------------------------------------------
-
-    def pool_of(self, model: str) -> str:
-        """Return the pool that requests for this name are counted under."""
-        return model if model in self.seats.directory.members else UNKNOWN_POOL
-
-    def _key(self, route: Route, ask: Ask, place: Place) -> frozenset[str] | None:
-        """Return the lane of a request; None when no cap covers it."""
-        if route.absent is not None:
-            return NOBODY
-        tier = route.tier(ask.estimate.tokens)
-        if tier is None:
-            return None
-        if not place.excluded:
-            return tier.key
-        return tier.key - {name for name in place.excluded if self._excludes(place, name)}
-
-    def _excludes(self, place: Place, name: str) -> bool:
-        seat = self.seats.by_name.get(name)
-        return seat is not None and seat.standing.epoch == place.excluded[name]
-
-    def _judge_maker(self, name: str, ask: Ask, route: Route, now: float) -> Decision:
-        """One named backend, or the reason why it cannot take the request now; never parks."""
-        seat = self.seats.by_name.get(name)
-        pool = self.pools[route.pool]
-        if seat is None or not seat.standing.live:
-            return refusals.maker_gone(self, pool, name)
-        if ask.gated and not seat.has_room:
-            return refusals.no_room(self, pool, (seat,), now)
-        return Room(pool.name, seat)
 
     def _grant(self, ask: Ask, place: Place, pool: Pool, seat: Seat, now: float) -> Lease:
         if ask.gated:
@@ -349,26 +264,6 @@ class Gate:
         self.open += 1
         return Lease(ask, place, pool.name, seat, now)
 
-    def _judge_overflow(
-        self, ask: Ask, place: Place, route: Route, key: frozenset[str], now: float, *, first: bool
-    ) -> Decision:
-        """No room now: park, or the reason why not."""
-        pool = self.pools[route.pool]
-        rules = self.rules
-        seats = self.seats.of(key)
-        if not ask.gated or not any(seat.in_service for seat in seats):
-            if not (ask.gated and rules.holds):
-                return refusals.nothing_in_service(self, pool, route, now)
-        elif not rules.queues(pool.name) and place.ttl_s is None:
-            return refusals.no_room(self, pool, seats, now)
-        if not self._parks:
-            return refusals.shutting_down(pool.name)
-        if first and pool.depth >= self.ceiling(pool):
-            return refusals.queue_full(self, pool, seats, now)
-        if place.ttl_s is not None and place.parked_s >= place.ttl_s:
-            return refusals.queue_timeout(self, pool, seats, place.parked_s, now)
-        return Parking(pool.name, key)
-
     def _park(self, ask: Ask, place: Place, pool: Pool, lane: frozenset[str], now: float) -> Ticket:
         if place.ttl_s is None:
             place.ttl_s = self.rules.ttl_of(pool.name)
@@ -377,22 +272,6 @@ class Gate:
         pool.park(ticket)
         self.parked.add(ticket, lane)
         return ticket
-
-    def ceiling(self, pool: Pool) -> int:
-        """Return the most parked requests of a pool now."""
-        return self.rules.ceiling(pool.name, self.concurrency(pool))
-
-    def concurrency(self, pool: Pool) -> int:
-        """Return the configured concurrency of a pool (contract, section 2, "Pool concurrency")."""
-        rules = self.rules
-        total = 0
-        for name in pool.members:
-            seat = self.seats.by_name[name]
-            if seat.counts_for_concurrency:
-                total += seat.configured or rules.default_max_concurrency
-        if total == 0 and rules.holds:
-            return rules.default_max_concurrency
-        return total
 
     def _leave(self, ticket: Ticket, state: TicketState, now: float) -> None:
         self.parked.leave(ticket, state)
@@ -447,7 +326,7 @@ class Gate:
                 self._expire(ticket, now)
             else:
                 choice = [seat for seat in self.seats.of(ticket.lane.key) if seat.has_room]
-                self._grant_parked(ticket, self._selection.choose(choice), now)
+                self._grant_parked(ticket, self.selection.choose(choice), now)
             free = [seat for seat in free if seat.lanes and seat.has_room]
 
     def _grant_parked(self, ticket: Ticket, seat: Seat, now: float) -> None:
@@ -478,7 +357,7 @@ class Gate:
                 continue
             if ticket.pool_name == UNKNOWN_POOL:
                 self._move_to_pool(ticket, route.pool)
-            key = self._key(route, ask, ticket.place)
+            key = self.lane_key(route, ask, ticket.place)
             if key is None:
                 self._turn_away(ticket, too_large(route, ask.estimate), now)
             else:
@@ -489,31 +368,3 @@ class Gate:
             self.pools[ticket.pool_name].unpark(ticket)
             ticket.pool_name = pool_name
             self.pools[pool_name].take_over(ticket)
-
-    def _renew_pools(self, now: float) -> None:
-        """Make a pool of every known model; forget those long unknown and empty."""
-        members = self.seats.directory.members
-        for name, specs in members.items():
-            pool = self.pools.get(name)
-            if pool is None:
-                pool = self.pools[name] = Pool(name)
-            pool.gone_at = None
-            pool.members = tuple(spec.name for spec in specs)
-            self._renew_rate(pool)
-        for name, pool in list(self.pools.items()):
-            if name in members or name == UNKNOWN_POOL:
-                continue
-            pool.members = ()
-            if pool.gone_at is None:
-                pool.gone_at = now
-            elif now - pool.gone_at > POOL_KEPT_S and not pool.depth and not pool.in_flight:
-                del self.pools[name]
-
-    def _renew_rate(self, pool: Pool) -> None:
-        limit = self.rules.of(pool.name).max_requests_per_minute
-        if limit <= 0:
-            pool.rate = None
-        elif pool.rate is None:
-            pool.rate = RateWindow(limit)
-        else:
-            pool.rate.limit = limit

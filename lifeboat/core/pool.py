@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from lifeboat.core.fit import Directory
 from lifeboat.core.queue import Ticket
 from lifeboat.core.rates import RateWindow
-from lifeboat.core.vocabulary import Reason
+from lifeboat.core.rules import GateRules
+from lifeboat.core.vocabulary import UNKNOWN_POOL, Reason
 from lifeboat.core.waits import DrainRate, WaitRecord
 
 
@@ -69,6 +71,15 @@ class Pool:
         oldest = next(iter(self._parked), None)
         return 0.0 if oldest is None else max(0.0, now - oldest.parked_at)
 
+    def limit_rate(self, per_minute: int) -> None:
+        """Set the most requests in any minute; 0 = no limit. What was counted stays counted."""
+        if per_minute <= 0:
+            self.rate = None
+        elif self.rate is None:
+            self.rate = RateWindow(per_minute)
+        else:
+            self.rate.limit = per_minute
+
     def parked(self) -> list[Ticket]:
         """Return the parked tickets, longest first."""
         self._sort()
@@ -79,3 +90,33 @@ class Pool:
             tickets = sorted(self._parked, key=lambda ticket: (ticket.parked_at, ticket.place.seq))
             self._parked = OrderedDict.fromkeys(tickets)
             self._in_order = True
+
+
+POOL_KEPT_S = 3600.0
+"""How long the counters of a pool that nobody serves any more are kept (contract, section 9)."""
+
+
+class Pools(dict[str, Pool]):
+    """Every pool by name; the one of unknown names is always there."""
+
+    def __init__(self) -> None:
+        super().__init__({UNKNOWN_POOL: Pool(UNKNOWN_POOL)})
+
+    def renew(self, directory: Directory, rules: GateRules, now: float) -> None:
+        """Make a pool of every known model; forget those long unknown and empty."""
+        members = directory.members
+        for name, specs in members.items():
+            pool = self.get(name)
+            if pool is None:
+                pool = self[name] = Pool(name)
+            pool.gone_at = None
+            pool.members = tuple(spec.name for spec in specs)
+            pool.limit_rate(rules.of(name).max_requests_per_minute)
+        for name, pool in list(self.items()):
+            if name in members or name == UNKNOWN_POOL:
+                continue
+            pool.members = ()
+            if pool.gone_at is None:
+                pool.gone_at = now
+            elif now - pool.gone_at > POOL_KEPT_S and not pool.depth and not pool.in_flight:
+                del self[name]
