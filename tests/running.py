@@ -182,6 +182,8 @@ async def running_router(
                 stop.set()
                 # What a test left running is not waited for.
                 router.settings = replace(router.settings, shutdown_grace_s=0.2)
+                # Closed in order, though the test failed: else its warnings hit the next ones.
+                await asyncio.wait({main}, timeout=5.0)
 
 
 class RouterProcess:
