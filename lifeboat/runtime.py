@@ -123,7 +123,7 @@ class Router:
             _dispatch_rules(settings),
         )
         self._keys = KeyRing(settings.api_keys)
-        self._guard = AdminGuard(settings.admin_token)
+        self._guard = AdminGuard(settings.admin_token, _own_names(settings))
         self.switchboard, self.admin_switchboard = self._switchboards()
 
     def _switchboards(self) -> tuple[Switchboard, Switchboard | None]:
@@ -401,6 +401,11 @@ async def _load(counter: TokenCounter) -> None:
 
 def _counter(settings: Settings) -> TokenCounter | None:
     return None if settings.tokenizer == "quick" else TokenCounter(settings.tokenizer)
+
+
+def _own_names(settings: Settings) -> tuple[str, ...]:
+    admin = settings.admin_addr
+    return (settings.host,) if admin is None else (settings.host, admin.host)
 
 
 def _dispatch_rules(settings: Settings) -> DispatchRules:

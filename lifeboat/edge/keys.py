@@ -1,7 +1,10 @@
 """Keys and the admin token: who may ask, and who may change.
 
 Source: the contract's section 3. Digests are compared, so that the time of a comparison says
-nothing about a key. Held by tests/edge/test_keys.py.
+nothing about a key. A web page that an operator happens to look at must change nothing either:
+neither by a request to this address from another site (Origin), nor under a name of its own that
+it points at this address (Host, DNS rebinding). Held by tests/edge/test_keys.py and
+tests/security/test_browsers.py.
 """
 
 from __future__ import annotations
@@ -50,10 +53,15 @@ class KeyRing:
 
 
 class AdminGuard:
-    """Who may make changes: holders of the token, or loopback where there is none."""
+    """Who may make changes: holders of the token, or loopback where there is none.
 
-    def __init__(self, token: str | None) -> None:
+    listens_on: names and addresses that the router was told to listen on, without ports: the only
+    names besides loopback's own under which it may be called where there is no token.
+    """
+
+    def __init__(self, token: str | None, listens_on: Iterable[str] = ()) -> None:
         self._keys: KeyRing | None = None
+        self._own_names = frozenset(name.lower() for name in listens_on)
         self.accept(token)
 
     def accept(self, token: str | None) -> None:
@@ -62,16 +70,64 @@ class AdminGuard:
 
     def objection(self, request: web.BaseRequest) -> tuple[int, str] | None:
         """Return the status and message of a refusal, None when the call may go on."""
+        hosts = _values(request, b"host")
+        for origin in _values(request, b"origin"):
+            if not _is_same_site(origin, hosts):
+                return 403, (
+                    f"the call comes from a page of another site (Origin {_shown(origin)}); behind "
+                    "a proxy: let it pass on the Host that the browser sent"
+                )
         if self._keys is not None:
             if self._keys.admits(presented_keys(request.raw_headers)):
                 return None
             return 401, "the admin token is missing or wrong: send `Authorization: Bearer TOKEN`"
         if _is_loopback(request):
-            return None
+            if len(hosts) == 1 and self._is_own_name(_host_of(hosts[0])):
+                return None
+            return 403, (
+                "changes are taken under the name localhost, a loopback address or the address "
+                f"listened on, not as {_shown(b', '.join(hosts))}, while LIFEBOAT_ADMIN_TOKEN is "
+                "unset: another name may be a web page's own that points here"
+            )
         return 403, (
             "changes are taken from loopback only while LIFEBOAT_ADMIN_TOKEN is unset (and never "
             "through a proxy): set it and send it as `Authorization: Bearer TOKEN`"
         )
+
+    def _is_own_name(self, name: str) -> bool:
+        if name == "localhost" or name.endswith(".localhost") or name in self._own_names:
+            return True
+        try:
+            return ip_address(name).is_loopback
+        except ValueError:
+            return False
+
+
+def _values(request: web.BaseRequest, lower_name: bytes) -> list[bytes]:
+    return [value for name, value in request.raw_headers if name.lower() == lower_name]
+
+
+_DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
+
+
+def _is_same_site(origin: bytes, hosts: list[bytes]) -> bool:
+    """Return whether an Origin names the one Host; `null`, which stands for nobody, never does."""
+    scheme, separator, authority = origin.strip().lower().partition(b"://")
+    implied = _DEFAULT_PORTS.get(scheme, b"")
+    named = [host.strip().lower().removesuffix(implied) for host in hosts]
+    return bool(separator) and named == [authority.removesuffix(implied)]
+
+
+def _host_of(host: bytes) -> str:
+    """Return the name or address of a Host, without its port and brackets."""
+    name = host.decode("latin-1").strip().lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.partition(":")[0].removesuffix(".")
+
+
+def _shown(value: bytes) -> str:
+    return repr(value.decode("latin-1")[:100])
 
 
 def _is_loopback(request: web.BaseRequest) -> bool:
