@@ -32,6 +32,7 @@ class Member:
     models: as configured; None where the backend is asked.
     ttl_s: how long it stays without a heartbeat; None = until it is removed.
     embedded: the router runs it itself.
+    api_key: "" = no credentials go there; None = the client's do.
     """
 
     name: str
@@ -69,7 +70,7 @@ def member_of(
         kind=config.kind,
         url=server_root(url),
         serves=config.serves,
-        api_key=config.api_key or None,
+        api_key=config.api_key,
         connect_timeout_s=effective(config.connect_timeout_s, settings.connect_timeout_s),
         first_byte_timeout_s=effective(config.first_byte_timeout_s, settings.first_byte_timeout_s),
         idle_timeout_s=effective(config.idle_timeout_s, settings.idle_timeout_s),

@@ -43,10 +43,23 @@ def read_backends(raw: object, document: Document, findings: Findings) -> tuple[
     found: list[tuple[KeyPath, BackendConfig]] = []
     for at, item in enumerate(cast("list[object]", raw)):
         path = (*base, at)
-        backend = _read_backend(item, path, document, findings)
+        backend = _read_backend(_with_empty_key(item), path, document, findings)
         if backend is not None:
             found.extend((path, one) for one in backend.expanded())
     return _checked_together(found, document, findings)
+
+
+def _with_empty_key(item: object) -> object:
+    """Return an entry with `api_key:` and nothing behind it as an empty key.
+
+    So it stands after `api_key: ${KEY:-}` without the variable: a key was meant to be there, and
+    the client's own must not go in its place (BUG-127).
+    """
+    if not isinstance(item, dict):
+        return item
+    entry = cast("dict[str, object]", item)
+    empty = "api_key" in entry and entry["api_key"] is None
+    return {**entry, "api_key": ""} if empty else entry
 
 
 def read_backend_flags(texts: Iterable[str], findings: Findings) -> tuple[BackendConfig, ...]:

@@ -73,8 +73,9 @@ BACKEND_ENTRIES: tuple[Entry, ...] = (
         "[generate]", "What it can do.",
     ),
     Entry(
-        "api_key", "api_key", Key(), "none",
-        "Sent to it as `Authorization: Bearer`, in place of what the client sent.",
+        "api_key", "api_key", Key(may_be_empty=True), "none",
+        "Sent to it as `Authorization: Bearer`, in place of what the client sent. Given but empty, "
+        "no credentials go there at all, the client's neither.",
     ),
     Entry("connect_timeout", "connect_timeout_s", _TIMEOUT, "the setting", "Its own, in seconds."),
     Entry(

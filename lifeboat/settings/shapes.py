@@ -83,6 +83,7 @@ class BackendConfig:
     *_timeout_s: None where the global setting applies.
     simulate: for the embedded engine, which knows its keys.
     replicas: None for one backend under its own name.
+    api_key: "" = given but empty: no credentials go there; None = the client's do.
     """
 
     name: str

@@ -180,13 +180,19 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One secret, fit to stand in a header."""
+    """One secret, fit to stand in a header.
+
+    may_be_empty: no text at all is a value of its own.
+    """
 
     rule: str = "one key of visible ASCII characters, without a comma"
+    may_be_empty: bool = False
 
     def parse(self, raw: object, *, plain: bool = False) -> str:
         """Return the key without surrounding white space."""
         text = raw.strip() if isinstance(raw, str) else ""
+        if self.may_be_empty and isinstance(raw, str) and not text:
+            return ""
         if not re.fullmatch(r"[!-+\--~]+", text):
             hint = "" if isinstance(raw, str) else "Put it in quotes"
             raise BadValueError(hint)
@@ -194,7 +200,7 @@ class Key:
 
     def schema(self) -> JsonSchema:
         """Return the schema."""
-        return {"type": "string", "minLength": 1}
+        return {"type": "string", "minLength": 0 if self.may_be_empty else 1}
 
 
 @dataclass(frozen=True, slots=True)
