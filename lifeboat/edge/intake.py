@@ -11,6 +11,8 @@ import asyncio
 from dataclasses import dataclass
 from io import BytesIO
 
+from aiohttp import HttpVersion11
+
 from lifeboat.core.ledger import READING, BodyLedger
 from lifeboat.core.textsize import Weights
 from lifeboat.core.vocabulary import Reason, Refusal
@@ -51,7 +53,7 @@ async def read_body(journey: Journey, rules: IntakeRules) -> bytes | Refusal:
         return _no_memory(ledger, length or 0)
     if length:
         journey.hold(length)
-    if journey.headers.values(b"expect"):
+    if _waits_for_continue(journey):
         await request.writer.write(CONTINUE)
     whole = BytesIO()
     read_bytes = 0
@@ -128,6 +130,14 @@ def _is_multipart(kind: BodyKind, content_type: str) -> bool:
     if kind is BodyKind.EITHER:
         return content_type.lower().lstrip().startswith("multipart/")
     return kind is BodyKind.MULTIPART
+
+
+def _waits_for_continue(journey: Journey) -> bool:
+    """RFC 9110, section 10.1.1: of an HTTP/1.0 client the expectation is ignored."""
+    if not journey.headers.values(b"expect"):
+        return False
+    asked = tokens_of(journey.headers, b"expect")
+    return b"100-continue" in asked and journey.request.version >= HttpVersion11
 
 
 def _too_large(size_bytes: int, bound_bytes: int) -> Refusal:
