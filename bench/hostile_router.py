@@ -72,10 +72,13 @@ class Live:
         await client.head()
         loop = asyncio.get_running_loop()
         at = loop.time()
-        while await client.reader.read(65536):
-            now = loop.time()
-            self.longest_s, at = max(self.longest_s, now - at), now
-            self.pieces += 1
+        try:
+            while await client.reader.read(65536):
+                now = loop.time()
+                self.longest_s, at = max(self.longest_s, now - at), now
+                self.pieces += 1
+        finally:
+            client.close()
 
 
 async def post(port: int, body: bytes) -> int:

@@ -106,9 +106,11 @@ def memory_mib(key: str) -> float:
 
 
 async def serve(path: str) -> None:
+    from lifeboat.edge.descriptors import raise_soft_limit
     from lifeboat.runtime import Router
     from lifeboat.settings.load import load
 
+    raise_soft_limit()
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     stalls = Stalls(loop)

@@ -78,7 +78,7 @@ async def test_installed_into_an_empty_environment_it_serves_from_an_empty_direc
                 assert (await answer.json())["choices"][0]["message"]["content"]
             # It loads beside the traffic; until then the quick figure stands.
             async with asyncio.timeout(30):
-                while (await explain(session, model))["estimate"]["method"] != "tokenizer":
+                while (await explain(session, model))["estimate"]["method"] != "tokenizer":  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
             async with session.get("/") as answer:
                 assert answer.status == 200
