@@ -19,6 +19,7 @@ from lifeboat.cli.main import main as lifeboat_command
 from lifeboat.core.modes import MODE_ALIASES, MODES
 from lifeboat.core.rejections import REJECT_STATUSES, REJECTIONS
 from lifeboat.edge.endpoints import ENDPOINTS
+from lifeboat.fleet.rules import LIVE
 from lifeboat.observe.metric_table import METRICS
 from lifeboat.settings.entries import BACKEND_ENTRIES, MODEL_ENTRIES, Entry
 from lifeboat.settings.schema import schema_text
@@ -64,7 +65,10 @@ faults are reported at once, each with its remedy: `lifeboat check` does only th
 - An empty variable counts as unset. Secrets are the exception: an empty one stops the start, since
   it would protect nothing.
 - A variable `LIFEBOAT_*` that is not listed here is a warning that names the nearest one.
-- A setting changed over the API wins over all of these until the restart or until it is reset."""
+- A setting changed over the API wins over all of these until the restart or until it is reset.
+- On SIGHUP, and when the file has changed, all of this is read again ([how](
+  ../explanation/fleet.md#reloading)). Timeouts of clients hold for connections that come later,
+  everything else for requests that come later. Only a restart changes {frozen}."""
 
 _FILE_INTRO = """\
 `backends.yaml` in the working directory is read if it is there; `--config` names another file.
@@ -79,7 +83,10 @@ Scalars are read as YAML 1.2 does. Unknown keys and keys that stand twice are er
 
 def settings_page() -> str:
     """Return the page of settings and of the file's entries."""
-    parts = [_SETTINGS_INTRO]
+    frozen = [
+        code(".".join(row.yaml or ())) for row in SETTINGS if row.yaml and row.name not in LIVE
+    ]
+    parts = [_SETTINGS_INTRO.replace("{frozen}", f"{', '.join(frozen[:-1])} and {frozen[-1]}")]
     for group in Group:
         rows = [row for row in SETTINGS if row.group is group]
         parts += [f"## {group.value}", _settings_table(rows)]
