@@ -87,9 +87,10 @@ def backend_gauges(
 
 
 def pool_gauges(view: GateView, labels: Labels) -> dict[str, Values]:
-    """Return the gauges with a pool label; pools that share the label `other` are summed."""
+    """Return the gauges with a pool label; those that share the label `other` are summed
+    (of waits and TTLs the longest is shown)."""
     zero: Values = {(label,): 0.0 for label in sorted(labels.all())}
-    depth, ceiling, oldest = dict(zero), dict(zero), dict(zero)
+    depth, ceiling, oldest, ttl = dict(zero), dict(zero), dict(zero), dict(zero)
     in_flight, demand, capacity, desired = dict(zero), dict(zero), dict(zero), dict(zero)
     for name, pool in view.pools.items():
         label = labels.get(name)
@@ -99,6 +100,7 @@ def pool_gauges(view: GateView, labels: Labels) -> dict[str, Values]:
         depth[label,] += pool.queue_depth
         ceiling[label,] += pool.queue_limit
         oldest[label,] = max(oldest[label,], pool.oldest_wait_s)
+        ttl[label,] = max(ttl[label,], pool.queue_ttl_s)
         in_flight[label,] += load.in_flight
         demand[label,] += load.demand
         capacity[label,] += load.capacity
@@ -107,6 +109,7 @@ def pool_gauges(view: GateView, labels: Labels) -> dict[str, Values]:
         "lifeboat_lb_queue_depth": depth,
         "lifeboat_lb_queue_limit": ceiling,
         "lifeboat_lb_queue_oldest_seconds": oldest,
+        "lifeboat_lb_queue_ttl_seconds": ttl,
         "lifeboat_lb_demand": demand,
         "lifeboat_lb_capacity": capacity,
         "lifeboat_lb_utilization": {

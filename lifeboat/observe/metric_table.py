@@ -144,6 +144,10 @@ METRICS: tuple[MetricRow, ...] = (
         "Always 1; the version is in the label.",
     ),
     MetricRow(
+        "lifeboat_lb_queue_ttl_seconds", _G, ("pool",),
+        "How long a request that parks now may stay parked.",
+    ),
+    MetricRow(
         "lifeboat_lb_parked_bytes", _G, (),
         "Request bodies held in memory: being read, parked, or sent and not yet answered.",
     ),
