@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from lifeboat import __version__
 from lifeboat.core.gate import Gate
@@ -24,14 +24,14 @@ from lifeboat.core.weights import DEFAULT_WEIGHTS, WEIGHTS
 from lifeboat.counting import TokenCounter
 from lifeboat.door import Door
 from lifeboat.edge.admin import Admin
-from lifeboat.edge.app import OwnPath, Switchboard, application, own_paths
+from lifeboat.edge.app import OwnPath, Switchboard, application, on_lane, own_paths
 from lifeboat.edge.dashboard import Dashboard
 from lifeboat.edge.descriptors import soft_limit, too_few_descriptors
 from lifeboat.edge.dispatch import Dispatch, DispatchRules
 from lifeboat.edge.explain import Explainer
 from lifeboat.edge.intake import IntakeRules
 from lifeboat.edge.keys import AdminGuard, KeyRing
-from lifeboat.edge.listener import Listener
+from lifeboat.edge.listener import Listener, ProtocolFactory
 from lifeboat.edge.makers import Makers
 from lifeboat.edge.pages import Pages, Readiness
 from lifeboat.edge.proxy import Proxy, ProxyRules
@@ -48,6 +48,7 @@ from lifeboat.observe.metrics import Metrics
 from lifeboat.observe.state import Surroundings
 from lifeboat.observe.warnings import Warned
 from lifeboat.settings.shapes import BackendConfig, Configuration, Settings
+from lifeboat.wire.lane import Handler, Lane, LaneRules
 from lifeboat.wire.pool import PooledUpstream
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Router:
         self._started = False
         self._runners: list[JsonRunner] = []
         self._listeners: list[Listener] = []
+        self._lane: Lane | None = None
         self._engines = Embedded()
         gate = Gate(Fleet.rules(configuration), None, settings.probe_failures, self._clock())
         self.door = Door(gate, self._clock)
@@ -157,7 +159,14 @@ class Router:
         explainer = Explainer(
             self.door, self.fleet, self._counter, lambda: proxy.rules, turnstile.turn
         )
-        admin = Admin(self.fleet, self._guard, explainer, self.view, self.surroundings)
+        admin = Admin(
+            self.fleet,
+            self._guard,
+            explainer,
+            self.view,
+            self.surroundings,
+            lambda: self.settings.client_body_timeout_s,
+        )
         dashboard = Dashboard(self.door, self._history, __version__)
         own = own_paths(pages, admin, dashboard)
         if settings.admin_addr is None:
@@ -226,6 +235,10 @@ class Router:
         self._proxy.rules = _proxy_rules(settings)
         for runner in self._runners:
             runner.retune(settings.client_head_timeout_s, settings.client_keepalive_s)
+        if self._lane is not None:
+            self._lane.rules = LaneRules(
+                settings.client_head_timeout_s, settings.client_keepalive_s
+            )
 
     # -- life -------------------------------------------------------------------------------
 
@@ -249,11 +262,11 @@ class Router:
     async def _live(
         self, tasks: asyncio.TaskGroup, stop: asyncio.Event, on_ready: Callable[[Router], None]
     ) -> None:
-        if self._counter is not None:
-            tasks.create_task(_load(self._counter), name="loading the tokenizer")
         own: list[asyncio.Task[None]] = []
         try:
-            await self._listen()
+            await self._listen(tasks)
+            if self._lane is not None:
+                own.append(tasks.create_task(self._lane.run(), name="fast lane's clock"))
             own.append(tasks.create_task(self._sweep.run(), name="sweep of paused connections"))
             own.append(tasks.create_task(self._sample_history(), name="samples of the history"))
             await self._start_fleet(tasks)
@@ -264,6 +277,9 @@ class Router:
             # the loop for tens of milliseconds if it did.
             gc.freeze()
             on_ready(self)
+            if self._counter is not None:
+                # After the start: a thread or not, it would take its time from it.
+                tasks.create_task(_load(self._counter), name="loading the tokenizer")
             await stop.wait()
             if self._reloader is not None:
                 # What drains has no use for another configuration.
@@ -288,14 +304,24 @@ class Router:
             self._history.sample(self.view())
             await asyncio.sleep(SAMPLE_S)
 
-    async def _listen(self) -> None:
+    async def _listen(self, tasks: asyncio.TaskGroup) -> None:
         settings = self.settings
-        self.addresses = await self._serve(self.switchboard, settings.host, settings.port)
+        lane_tasks = tasks if settings.fast_lane else None
+        self.addresses = await self._serve(
+            self.switchboard, settings.host, settings.port, lane_tasks
+        )
         if self.admin_switchboard is not None and settings.admin_addr is not None:
             admin = settings.admin_addr
             self.admin_addresses = await self._serve(self.admin_switchboard, admin.host, admin.port)
 
-    async def _serve(self, switchboard: Switchboard, host: str, port: int) -> list[str]:
+    async def _serve(
+        self,
+        switchboard: Switchboard,
+        host: str,
+        port: int,
+        lane_tasks: asyncio.TaskGroup | None = None,
+    ) -> list[str]:
+        """Listen at an address. lane_tasks: owns the fast lane's tasks; None = aiohttp alone."""
         settings = self.settings
         runner = JsonRunner(
             application(switchboard, new_request_id),
@@ -307,7 +333,12 @@ class Router:
         await runner.setup()
         if runner.server is None:
             raise RuntimeError("a runner that is set up has a server")
-        listener = Listener(runner.server)
+        factory: ProtocolFactory = runner.server
+        if lane_tasks is not None:
+            rules = LaneRules(settings.client_head_timeout_s, settings.client_keepalive_s)
+            handler = cast("Handler", switchboard.handle)
+            factory = self._lane = Lane(handler, on_lane, runner.server, lane_tasks, rules)
+        listener = Listener(factory)
         self._listeners.append(listener)
         try:
             return await listener.open(host, port)
@@ -347,6 +378,8 @@ class Router:
     async def _close(self) -> None:
         self._started = False
         await self._stop_listening()
+        if self._lane is not None:
+            self._lane.close()
         for runner in self._runners:
             await runner.cleanup()
         await self.fleet.close()

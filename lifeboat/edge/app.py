@@ -77,8 +77,11 @@ class Switchboard:
     """
 
     def __init__(self, own: tuple[OwnPath, ...], proxy: Proxy | None, new_id: NewId) -> None:
+        self.cors = OFF
+        """The origins that may read the public answers; another set may take its place."""
         self._proxy = proxy
         self._new_id = new_id
+        self._public = {row.path for row in own if not row.operators}
         self._fixed: dict[str, dict[str, Handler]] = {}
         self._below: dict[str, dict[str, Handler]] = {}
         for row in own:
@@ -87,6 +90,34 @@ class Switchboard:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Serve one request."""
+        if not self.cors.on:
+            return await self._serve(request)
+        response = await self._serve(request)
+        if not response.prepared and self._is_public(request.raw_path):
+            for name, value in self.cors.answer_headers(Headers.of(request.raw_headers)):
+                response.headers.add(name.decode("ascii"), value.decode("latin-1"))
+        return response
+
+    def _is_public(self, raw_path: str) -> bool:
+        """Say whether pages of other origins may read a path: proxied, or no operators'."""
+        path = raw_path.partition("?")[0]
+        if self._proxy is not None and allow_for(path) is not None:
+            return True
+        return any(
+            path == public or (public.endswith("/") and path.startswith(public))
+            for public in self._public
+        )
+
+    def _preflight(self, request: web.Request, allow: Iterable[str]) -> web.Response | None:
+        if request.method != "OPTIONS" or not self._is_public(request.raw_path):
+            return None
+        said = self.cors.preflight(Headers.of(request.raw_headers), allow)
+        if said is None:
+            return None
+        answered = {name.decode("ascii"): value.decode("latin-1") for name, value in said}
+        return web.Response(status=204, headers=answered)
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
         raw_path = request.raw_path
         found = match(request.method, raw_path) if self._proxy is not None else None
         if isinstance(found, Endpoint) and self._proxy is not None:
@@ -101,6 +132,9 @@ class Switchboard:
         if isinstance(found, MethodNotAllowed):
             allow.update(found.allow)
         if allow:
+            preflight = self._preflight(request, sorted(allow))
+            if preflight is not None:
+                return preflight
             return method_not_allowed(
                 request.method, raw_path, sorted(allow), request_id=request_id
             )
@@ -111,6 +145,17 @@ class Switchboard:
             if path.startswith(prefix) and len(path) > len(prefix):
                 return handlers
         return None
+
+
+LANE_PAGES = frozenset({"/v1/models", "/health", "/ready"})
+"""Small pages that clients mix in: a connection that asks for another one leaves the fast lane."""
+
+
+def on_lane(method: str, raw_path: str) -> bool:
+    """Say whether the fast lane serves a request line: a proxied POST, or one of LANE_PAGES."""
+    if method == "POST":
+        return isinstance(match(method, raw_path), Endpoint)
+    return raw_path in LANE_PAGES
 
 
 def application(switchboard: Switchboard, new_id: NewId) -> web.Application:

@@ -98,7 +98,7 @@ class Proxy:
 
     async def handle(self, request: web.BaseRequest, endpoint: Endpoint) -> web.StreamResponse:
         """Serve one request to a proxied path."""
-        headers = Headers(request.raw_headers)
+        headers = Headers.of(request.raw_headers)
         priority, understood = priority_of(headers)
         journey = Journey(
             request,

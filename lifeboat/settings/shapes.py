@@ -60,6 +60,7 @@ class Settings:
     probe_timeout_s: float
     probe_failures: int
     models_interval_s: float
+    fast_lane: bool
     ready_needs_backend: bool
     admin_addr: Address | None
     state_file: Path | None

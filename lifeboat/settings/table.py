@@ -280,6 +280,11 @@ SETTINGS: tuple[Setting, ...] = (
         "models_interval_s", 30.0, "LIFEBOAT_PROBE_MODELS_INTERVAL_SEC", "probe.models_interval",
         Group.PROBES, "Pause between two readings of a backend's model list.",
     ),
+    _switch(
+        "fast_lane", True, "LIFEBOAT_FAST_LANE", "fast_lane", Group.LISTEN,
+        "Whether plain requests are served straight off the connection, which costs less CPU; "
+        "all others go through aiohttp either way.",
+    ),
     # ---- lifecycle
     _switch(
         "ready_needs_backend", False, "LIFEBOAT_READY_NEEDS_BACKEND", "ready_needs_backend",

@@ -24,7 +24,10 @@ from types import TracebackType
 from tests.peers import Peer, RawClient, Received, ScriptedBackend, until
 from tests.running import Running, backend, backends_yaml, running_router
 
-LANES: dict[str, dict[str, str]] = {"aiohttp": {}}
+LANES: dict[str, dict[str, str]] = {
+    "aiohttp": {"LIFEBOAT_FAST_LANE": "false"},
+    "fast": {"LIFEBOAT_FAST_LANE": "true"},
+}
 """The ways bytes can take on the client's side, and the environment that chooses each."""
 
 SECOND = float(os.environ.get("CONFORMANCE_SECOND", "0.1"))

@@ -1,0 +1,521 @@
+"""The fast lane: plain requests served straight off the connection, everything else by aiohttp.
+
+A connection begins here. A request head that is plain HTTP/1.1 (a POST with Content-Length to a
+proxied path, or a GET the lane was given) is served by the same handler as aiohttp's requests, over
+an object with the same few attributes. At the first head that is anything else the connection is
+handed over, with its bytes, to aiohttp's own protocol, and stays there: the lane never answers what
+it does not fully understand, and never refuses a head itself.
+
+Invariants, held by tests/wire/test_lane.py and by the conformance tests on both lanes:
+- What is handed over has not been touched: aiohttp sees the connection's bytes from the head on.
+- One request at a time; bytes beyond it wait in at most READ_AHEAD_BYTES, then reading pauses.
+- A client that leaves cancels the task that serves it, in every phase.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import cast
+
+from aiohttp import HttpVersion11, web
+from aiohttp.helpers import rfc822_formatted_time
+
+from lifeboat.wire.downstream import Relayed
+from lifeboat.wire.framing import Headers
+
+_log = logging.getLogger("lifeboat.wire")
+
+READ_AHEAD_BYTES = 64 * 1024
+"""Bytes kept of requests behind the one that is served, and of a body nobody has read yet."""
+MAX_HEAD_BYTES = 64 * 1024
+"""A longer head is aiohttp's to refuse."""
+SWEEP_S = 1.0
+"""Idle and slow connections are seen this much late at the most: one timer for all of them."""
+
+_REQUEST_LINE = re.compile(rb"(POST|GET) (/[!-~]*) HTTP/1\.1\r\n")
+_HEADER_LINE = re.compile(
+    rb"(?<=\r\n)([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*((?:[!-~]+(?:[ \t]+[!-~]+)*)?)[ \t]*\r\n"
+)
+_LENGTH = re.compile(rb"[0-9]{1,15}")
+_BEGINS = re.compile(rb"P(?:O(?:S(?:T(?: .*)?)?)?)?|G(?:E(?:T(?: .*)?)?)?", re.DOTALL)
+"""What a request of the lane begins with, however little of it has come."""
+
+_NOT_PLAIN = frozenset(
+    {
+        b"transfer-encoding",
+        b"expect",
+        b"upgrade",
+        b"proxy-connection",
+        b"http2-settings",
+        b"te",
+        b"trailer",
+    }
+)
+"""Headers that make a request aiohttp's. `Connection` does too, unless it says keep-alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A plain request head. length: of its body, 0 without one; has_length: it was declared."""
+
+    method: str
+    raw_path: str
+    headers: Headers
+    length: int
+    has_length: bool
+
+
+def parse_head(head: bytes) -> Head | None:
+    """Return a head, given with its blank line; None if it is not plain.
+
+    Plain: POST with one Content-Length, or GET without a body; one Host; printable ASCII in every
+    value; no header that changes framing or the protocol.
+    """
+    line = _REQUEST_LINE.match(head)
+    if line is None:
+        return None
+    fields = _HEADER_LINE.findall(head, line.end(), len(head) - 2)
+    # What the pattern did not take (blanks around values aside) is no header it understands.
+    if head.count(b"\r\n", line.end()) != len(fields) + 1:
+        return None
+    headers = Headers(fields)
+    names = headers.lower_names
+    if not _NOT_PLAIN.isdisjoint(names) or names.count(b"host") != 1:
+        return None
+    if any(value.lower() != b"keep-alive" for value in headers.values(b"connection")):
+        return None
+    lengths = headers.values(b"content-length")
+    is_post = line.group(1) == b"POST"
+    if len(lengths) != is_post or (is_post and _LENGTH.fullmatch(lengths[0]) is None):
+        return None
+    length = int(lengths[0]) if is_post else 0
+    method = "POST" if is_post else "GET"
+    return Head(method, line.group(2).decode("ascii"), headers, length, is_post)
+
+
+class LaneBody:
+    """A request body as intake reads it: the part of aiohttp's StreamReader that it uses."""
+
+    __slots__ = ("_connection", "_left", "_pieces", "_waiter")
+
+    def __init__(self, connection: LaneConnection, length: int) -> None:
+        self._connection = connection
+        self._left = length
+        self._pieces: deque[bytes] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def left(self) -> int:
+        """Bytes that have not arrived."""
+        return self._left
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what belongs to this body; return what does not."""
+        mine = data if len(data) <= self._left else data[: self._left]
+        if mine:
+            self._left -= len(mine)
+            self._pieces.append(mine)
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
+        return data[len(mine) :]
+
+    def buffered_bytes(self) -> int:
+        """Bytes that arrived and were not read."""
+        return sum(map(len, self._pieces))
+
+    def read_nowait(self) -> bytes:
+        """Return what has arrived, b"" when nothing waits."""
+        pieces = self._pieces
+        if not pieces:
+            return b""
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._connection.resume_reading()
+        return data
+
+    def at_eof(self) -> bool:
+        """Whether all of it has been read."""
+        return not self._left and not self._pieces
+
+    async def readany(self) -> bytes:
+        """Return what arrives next; b"" at the end."""
+        if not self._pieces and self._left:
+            self._waiter = self._connection.loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self.read_nowait()
+
+
+class LaneWriter:
+    """The client side of an answer: the part of aiohttp's StreamWriter that the relay uses."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: LaneConnection) -> None:
+        self._connection = connection
+
+    async def write(self, data: bytes, *, drain: bool = True) -> None:
+        """Write bytes. Raises ConnectionResetError when the client is gone."""
+        transport = self._connection.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client's connection is closed")
+        transport.write(data)
+        if drain and self._connection.writing_paused:
+            await self.drain()
+
+    async def drain(self) -> None:
+        """Wait until the client took enough. Raises ConnectionResetError when it is gone."""
+        await self._connection.writable()
+
+
+class LaneRequest:
+    """One request on the lane, in the shape that the edge knows from aiohttp."""
+
+    __slots__ = ("_connection", "content", "head", "writer")
+
+    version = HttpVersion11
+    scheme = "http"
+
+    def __init__(self, connection: LaneConnection, head: Head) -> None:
+        self._connection = connection
+        self.head = head
+        self.content = LaneBody(connection, head.length)
+        self.writer = LaneWriter(connection)
+
+    @property
+    def method(self) -> str:
+        """POST or GET."""
+        return self.head.method
+
+    @property
+    def raw_path(self) -> str:
+        """The request target as it came."""
+        return self.head.raw_path
+
+    @property
+    def raw_headers(self) -> Headers:
+        """The header lines as they came."""
+        return self.head.headers
+
+    @property
+    def content_length(self) -> int | None:
+        """The declared length, None without one."""
+        return self.head.length if self.head.has_length else None
+
+    @property
+    def body_exists(self) -> bool:
+        """Whether a body comes."""
+        return self.head.has_length
+
+    @property
+    def remote(self) -> str | None:
+        """The client's address."""
+        return self._connection.remote
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """The connection, None once it is lost."""
+        return self._connection.transport
+
+    @property
+    def protocol(self) -> LaneConnection:
+        """Where `writing_paused` is found."""
+        return self._connection
+
+    @property
+    def keep_alive(self) -> bool:
+        """The client did not ask to close: such a request is not plain."""
+        return True
+
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+@dataclass(slots=True)
+class LaneRules:
+    """head_timeout_s: for the first head. keepalive_s: idle between requests."""
+
+    head_timeout_s: float
+    keepalive_s: float
+
+
+class Lane:
+    """All connections of one listener: what they share.
+
+    handler: serves a request. wanted: whether the lane serves a method and path. fallback: makes
+    aiohttp's protocol. tasks: owns a task for each connection that sent a request.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        wanted: Callable[[str, str], bool],
+        fallback: Callable[[], asyncio.Protocol],
+        tasks: asyncio.TaskGroup,
+        rules: LaneRules,
+    ) -> None:
+        self.handler = handler
+        self.wanted = wanted
+        self.fallback = fallback
+        self.tasks = tasks
+        self.rules = rules
+        self.connections: set[LaneConnection] = set()
+        self.loop = asyncio.get_running_loop()
+
+    def __call__(self) -> LaneConnection:
+        """Return the protocol of a new connection."""
+        return LaneConnection(self)
+
+    async def run(self) -> None:
+        """Close idle and unbegun connections, for ever: one coarse timer for all."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Look at every connection once."""
+        now = self.loop.time()
+        for connection in list(self.connections):
+            connection.check(now)
+
+    def close(self) -> None:
+        """End every connection: those that serve nothing in order, the others at once."""
+        for connection in list(self.connections):
+            connection.end()
+
+
+class LaneConnection(asyncio.Protocol):
+    """One client connection, as long as it is the lane's."""
+
+    __slots__ = (
+        "_buffer",
+        "_drained",
+        "_is_serving",
+        "_lane",
+        "_next",
+        "_request",
+        "_since",
+        "_task",
+        "_was_served",
+        "loop",
+        "reading_paused",
+        "remote",
+        "transport",
+        "writing_paused",
+    )
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self.loop = lane.loop
+        self.transport: asyncio.Transport | None = None
+        self.remote: str | None = None
+        self.writing_paused = False
+        self.reading_paused = False
+        self._buffer = bytearray()
+        self._request: LaneRequest | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._next: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._is_serving = False
+        self._was_served = False
+        self._since = self.loop.time()
+
+    # -- what the transport tells -------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self.transport = cast("asyncio.Transport", transport)
+        peer: object = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.remote = str(cast("tuple[object, ...]", peer)[0])
+        self._lane.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client left: whoever serves it is cancelled."""
+        self.transport = None
+        self._lane.connections.discard(self)
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_exception(ConnectionResetError("the client's connection was lost"))
+        if self._task is not None:
+            self._task.cancel()
+
+    def eof_received(self) -> bool:
+        """A half-close counts as gone, here as everywhere."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The client lags."""
+        self.writing_paused = True
+
+    def resume_writing(self) -> None:
+        """The client caught up."""
+        self.writing_paused = False
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes: of the body that is read, or of heads to come."""
+        request = self._request
+        if request is not None and request.content.left:
+            data = request.content.feed(data)
+            if request.content.buffered_bytes() > READ_AHEAD_BYTES:
+                self.pause_reading()
+            if not data:
+                return
+        self._buffer += data
+        if self._is_serving:
+            if len(self._buffer) > READ_AHEAD_BYTES:
+                self.pause_reading()
+            return
+        self._look_for_head()
+
+    # -- heads ----------------------------------------------------------------------------------
+
+    def _look_for_head(self) -> None:
+        """Begin to serve the next head, if it is complete and plain; else wait, or hand over."""
+        buffer = self._buffer
+        end = buffer.find(b"\r\n\r\n")
+        if end < 0:
+            # A line end alone, or bytes that begin no request: aiohttp's parser decides.
+            if len(buffer) > MAX_HEAD_BYTES or _BEGINS.fullmatch(buffer[:8]) is None:
+                self._hand_over()
+            return
+        head = parse_head(bytes(buffer[: end + 4])) if end < MAX_HEAD_BYTES else None
+        if head is None or not self._lane.wanted(head.method, head.raw_path):
+            self._hand_over()
+            return
+        rest = bytes(buffer[end + 4 :])
+        self._request = request = LaneRequest(self, head)
+        self._buffer = bytearray(request.content.feed(rest))
+        self._is_serving = True
+        if self._task is None:
+            self._task = self._lane.tasks.create_task(self._serve())
+        elif self._next is not None and not self._next.done():
+            self._next.set_result(None)
+
+    def _hand_over(self) -> None:
+        """Give the connection to aiohttp, with every byte that was not served."""
+        transport = self.transport
+        if transport is None:
+            return
+        self._lane.connections.discard(self)
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        protocol = self._lane.fallback()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        self.resume_reading()
+        protocol.data_received(bytes(self._buffer))
+        self._buffer.clear()
+
+    # -- serving --------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        """Serve one request after the other until the connection ends or is handed over."""
+        while True:
+            request = self._request
+            if request is None:
+                self._next = self.loop.create_future()
+                await self._next
+                continue
+            try:
+                response = await self._lane.handler(cast("web.BaseRequest", request))
+            except Exception:
+                # The proxy answers its own faults; this is one of a page of ours.
+                _log.exception("a request on the fast lane failed")
+                self._lane.connections.discard(self)
+                if self.transport is not None:
+                    self.transport.abort()
+                return
+            if not self._finish(request, response):
+                return
+
+    def _finish(self, request: LaneRequest, response: web.StreamResponse) -> bool:
+        """Write what is left to write; return whether the connection goes on."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return False
+        # A body that was not read to its end leaves the connection out of step.
+        goes_on = response.keep_alive is not False and not request.content.left
+        if not isinstance(response, Relayed):
+            transport.write(rendered(cast("web.Response", response), goes_on=goes_on))
+        if not goes_on:
+            transport.close()
+            return False
+        self._request = None
+        self._is_serving = False
+        self._was_served = True
+        self._since = self.loop.time()
+        self.resume_reading()
+        if self._buffer:
+            self._look_for_head()
+        return self.transport is not None and self._task is not None
+
+    async def writable(self) -> None:
+        """Wait while the client lags. Raises ConnectionResetError when it is gone."""
+        if self.transport is None:
+            raise ConnectionResetError("the client's connection is closed")
+        if not self.writing_paused:
+            return
+        self._drained = self.loop.create_future()
+        try:
+            await self._drained
+        finally:
+            self._drained = None
+
+    # -- flow and time --------------------------------------------------------------------------
+
+    def pause_reading(self) -> None:
+        """Take no more bytes from the client for now."""
+        if not self.reading_paused and self.transport is not None:
+            self.reading_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+        if self.reading_paused and self.transport is not None:
+            self.reading_paused = False
+            self.transport.resume_reading()
+
+    def check(self, now: float) -> None:
+        """Close the connection if its head, or its next request, takes too long."""
+        if self._is_serving or self.transport is None:
+            return
+        rules = self._lane.rules
+        begun = bool(self._buffer) or not self._was_served
+        if now - self._since > (rules.head_timeout_s if begun else rules.keepalive_s):
+            self.transport.close()
+
+    def end(self) -> None:
+        """Close the connection; what it still serves is cancelled by its loss."""
+        if self.transport is None:
+            return
+        if self._is_serving:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+
+def rendered(response: web.Response, *, goes_on: bool) -> bytes:
+    """Return a response of our own as bytes."""
+    body = response.body
+    payload = bytes(body) if isinstance(body, (bytes, bytearray, memoryview)) else b""
+    lines = [f"HTTP/1.1 {response.status} {response.reason}"]
+    lines += [
+        f"{name}: {value}"
+        for name, value in response.headers.items()
+        if name.lower() not in ("content-length", "connection")
+    ]
+    lines.append(f"Content-Length: {len(payload)}")
+    lines.append(f"Date: {rfc822_formatted_time()}")
+    if not goes_on:
+        lines.append("Connection: close")
+    return "\r\n".join(lines).encode("utf-8") + b"\r\n\r\n" + payload
