@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from lifeboat.core.gate import Gate
 from lifeboat.core.modes import Mode
@@ -98,8 +99,9 @@ class Fleet:
         membership.begin(tasks)
         membership.apply(plan)
         membership.recall()
-        self._pulse_task = tasks.create_task(self._pulse.run(), name="fleet pulse")
+        # Before its warnings are logged: most say what the first answers take back.
         await membership.first_answers()
+        self._pulse_task = tasks.create_task(self._pulse.run(), name="fleet pulse")
 
     async def close(self) -> None:
         """Stop looking, stop the embedded engines, write what must be remembered."""
@@ -168,9 +170,12 @@ class Fleet:
         return self._roster.names.listing()
 
     def engines(self) -> Mapping[str, EngineReading]:
-        """Return what each engine last said of itself; nothing for those that never did."""
+        """Return what each engine last said of itself; nothing for those that never did.
+
+        The input cap of a vLLM server stands in its list of models.
+        """
         return {
-            name: known.reading
+            name: replace(known.reading, max_input_tokens=known.engine_cap)
             for name, known in self._roster.present.items()
             if known.reading is not None
         }

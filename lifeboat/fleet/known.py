@@ -93,6 +93,7 @@ class Known:
             models=None if models is None else frozenset(models),
             max_concurrency=self.max_concurrency,
             max_input_tokens=(self.engine_cap or 0) if cap == "auto" else cap,
+            adaptive=self.config.adaptive,
         )
 
     def forget_server(self) -> None:

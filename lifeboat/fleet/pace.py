@@ -15,13 +15,14 @@ from lifeboat.core.vocabulary import Health
 class Pace:
     """Pauses in seconds.
 
-    soonest_s: between two probes of a backend that is wanted, or that loads its model.
+    soonest_s: between two probes of a backend that is wanted, or that loads its model: below the
+        second within which it is to serve again, by what a probe and its list take.
     longest_s: between two probes of one that is down and wanted by nobody.
     first_s: how long start-up waits for the first answers of all backends together.
     jitter: the part by which a pause is shortened at most, so that probes do not march in step.
     """
 
-    soonest_s: float = 1.0
+    soonest_s: float = 0.9
     longest_s: float = 30.0
     first_s: float = 1.0
     jitter: float = 0.1

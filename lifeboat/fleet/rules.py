@@ -65,6 +65,7 @@ def _pool_rules(model: ModelConfig) -> PoolRules:
         queue_ttl_s=model.queue.ttl_s,
         max_depth=model.queue.max_depth,
         max_requests_per_minute=model.max_requests_per_minute or 0,
+        adaptive=model.adaptive,
     )
 
 
@@ -108,7 +109,7 @@ LIVE = frozenset(
         "audio_bytes_per_token", "max_body_bytes", "max_parked_bytes", "client_head_timeout_s",
         "client_body_timeout_s", "client_write_timeout_s", "client_keepalive_s",
         "ready_needs_backend", "shutdown_grace_s", "shutdown_serve_parked", "api_keys",
-        "admin_token", "log_level",
+        "admin_token", "cors_origins", "log_level",
     }
 )  # fmt: skip
 """Settings that a reload puts in force; the others are read at the start alone."""

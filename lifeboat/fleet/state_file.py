@@ -114,6 +114,7 @@ def _entry(backend: BackendConfig) -> dict[str, object]:
         "models": None if backend.models is None else list(backend.models),
         "max_concurrency": backend.max_concurrency,
         "max_input_tokens": backend.max_input_tokens,
+        "adaptive": backend.adaptive,
         "serves": sorted(capability.value for capability in backend.serves),
         "api_key": backend.api_key,
         "connect_timeout": backend.connect_timeout_s,

@@ -169,7 +169,7 @@ def test_busy_is_not_down_and_only_a_refused_connection_is_proof(
 
 
 def _pauses(health: Health, *, wanted: bool, listed: bool = True) -> list[float]:
-    pace = Pace()
+    pace = Pace(soonest_s=1.0)
     return [
         pace.pause_s(health, 5.0, n, wanted=wanted, listed=listed, chance=0.0) for n in range(1, 8)
     ]
