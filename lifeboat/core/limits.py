@@ -50,6 +50,7 @@ class LimitRules:
     """The settings that bear on every backend's limit.
 
     share: the part of every limit this process may use, in (0, 1].
+    adaptive_models: names of the pools whose backends learn their limits.
     """
 
     mode: Mode
@@ -57,6 +58,7 @@ class LimitRules:
     default_max_concurrency: int = 32
     gguf_default_max_concurrency: int = 16
     share: float = 1.0
+    adaptive_models: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

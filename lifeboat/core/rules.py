@@ -18,12 +18,14 @@ class PoolRules:
     """What `models:` sets for one pool; None = as the mode says.
 
     max_depth: ceiling of parked requests, 0 parks nothing. max_requests_per_minute: 0 = no limit.
+    adaptive: its backends learn their limits, where they do not say otherwise.
     """
 
     queue_enabled: bool | None = None
     queue_ttl_s: float | None = None
     max_depth: int | None = None
     max_requests_per_minute: int = 0
+    adaptive: bool = False
 
 
 _NO_POOL_RULES = PoolRules()
@@ -68,6 +70,7 @@ class GateRules:
             self.default_max_concurrency,
             self.gguf_default_max_concurrency,
             self.share,
+            frozenset(name for name, pool in self.pools.items() if pool.adaptive),
         )
 
     @property

@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from lifeboat.core.adaptive import AdaptiveLimit
 from lifeboat.core.fit import cap_of
 from lifeboat.core.health import Standing
 from lifeboat.core.limits import (
@@ -24,8 +27,9 @@ class Seat:
     """A backend's mutable side: what it holds, what it may hold, and why.
 
     limit, reason: the cached effective limit. configured: the one before mode and load, 0 = gate
-    disabled. lanes: those with tickets it could serve. excluded_by: parked tickets that exclude it
-    until it recovers. leaving: removed, and kept only until its leases end.
+    disabled. adaptive: the limit it learns, None while it does not. lanes: those with tickets it
+    could serve. excluded_by: parked tickets that exclude it until it recovers. leaving: removed,
+    and kept only until its leases end.
     """
 
     __slots__ = (
@@ -59,7 +63,7 @@ class Seat:
         self.operator_state = OperatorState.READY
         self.throttled_until = 0.0
         self.slots: int | None = None
-        self.adaptive: int | None = None
+        self.adaptive: AdaptiveLimit | None = None
         self.in_flight = 0
         self.limit: int | None = 0
         self.configured = 0
@@ -111,6 +115,7 @@ class Seat:
         self.saturation = Saturation()
         self.throttled_until = 0.0
         self.slots = None
+        self.adaptive = None
         self.operator_state = OperatorState.READY
         self.leaving = False
 
@@ -127,13 +132,38 @@ class Seat:
             slots=self.slots,
             operator_state=self.shown_state,
             health=self.standing.health,
-            adaptive=self.adaptive,
             saturated=self.saturation.ceiling,
             suspect=None if last_live else self.standing.suspect_allowance(now),
             throttled=now < self.throttled_until,
         )
         self.configured = configured_limit(inputs, rules).value or 0
+        if self._learns(rules):
+            inputs = replace(inputs, adaptive=self._learned())
+        else:
+            self.adaptive = None
         self.limit, self.reason = effective_limit(inputs, rules)
+
+    def _learns(self, rules: LimitRules) -> bool:
+        if self.spec.adaptive is None and rules.adaptive_models:
+            return not rules.adaptive_models.isdisjoint(self.spec.models or ())
+        return bool(self.spec.adaptive)
+
+    def _learned(self) -> int:
+        """Return the learned limit; one that is out of service starts slowly when it is back."""
+        if self.adaptive is None:
+            self.adaptive = AdaptiveLimit(self.configured)
+        self.adaptive.rebound(self.configured)
+        if not self.standing.live:
+            self.adaptive.restart()
+        return self.adaptive.limit
+
+    @property
+    def risen_at(self) -> int:
+        """The limit at which overload answers count as forgotten, 0 for a disabled gate.
+
+        One that learns remembers them itself: it needs the pause alone.
+        """
+        return self.configured if self.adaptive is None else self.adaptive.limit
 
     def next_event_at(self, now: float) -> float | None:
         """Return when the clock alone will change the limit; None when it will not."""

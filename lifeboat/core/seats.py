@@ -171,6 +171,8 @@ class Seats:
             seat.failed += 1
         elif verdict is Verdict.CLIENT_GONE and lease.dispatched:
             seat.cancelled += 1
+        if seat.adaptive is not None and lease.holds_slot:
+            self._adapt(seat, lease, outcome, now)
         if verdict is Verdict.SATURATED:
             seat.saturation.refuse(seat.in_flight, lease.granted_at, outcome.retry_after_s, now)
             self.refresh(seat, now)
@@ -187,6 +189,18 @@ class Seats:
             self.refresh_all(now)
         return turned
 
+    def _adapt(self, seat: Seat, lease: Lease, outcome: Outcome, now: float) -> None:
+        """Let a backend that learns its limit see how a request ended."""
+        assert seat.adaptive is not None
+        if seat.adaptive.observe(
+            outcome,
+            granted_at=lease.granted_at,
+            in_flight=seat.in_flight,
+            tokens=lease.ask.estimate.tokens,
+            now=now,
+        ):
+            self.refresh(seat, now)
+
     def take_due(self, now: float) -> list[Seat]:
         """Apply what the clock alone changes; return the backends it changed."""
         due = [
@@ -195,7 +209,7 @@ class Seats:
             if (event_at := seat.next_event_at(now)) is None or event_at <= now
         ]
         for seat in due:
-            seat.saturation.rise(seat.configured, now)
+            seat.saturation.rise(seat.risen_at, now)
             self.refresh(seat, now)
         return due
 

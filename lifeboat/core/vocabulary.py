@@ -138,6 +138,7 @@ class BackendSpec:
     max_concurrency: None where nothing is configured (a default applies); 0 disables the gate.
     max_input_tokens: 0 = no cap; an estimate equal to the cap fits.
     models: None until the backend has listed its models (only possible where none are configured).
+    adaptive: whether its limit is learned below max_concurrency; None = as its pools say.
     """
 
     name: str
@@ -146,6 +147,7 @@ class BackendSpec:
     models: frozenset[str] | None
     max_concurrency: int | None = None
     max_input_tokens: int = 0
+    adaptive: bool | None = None
 
 
 class Verdict(StrEnum):
@@ -183,11 +185,14 @@ class Outcome:
 
     status: the backend's HTTP status, None when no head arrived.
     retry_after_s: what the backend asked for, None when it asked for nothing.
+    first_token_s: seconds from sending the request to the first byte of a streamed answer, None
+        where that says nothing about the first token.
     """
 
     verdict: Verdict
     status: int | None = None
     retry_after_s: float | None = None
+    first_token_s: float | None = None
 
 
 class Reason(StrEnum):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aiohttp import web
 
@@ -241,7 +241,7 @@ class Dispatch:
             answer = IdWatch(answer, lambda found: self._makers.remember(found, maker), start)
 
         def ended() -> None:
-            self._close(journey, lease, outcome, "")
+            self._close(journey, lease, _timed(journey, outcome), "")
 
         end = await self.relay_answer(journey, answer, lease.backend, start, ended)
         verdict = _ENDINGS.get(end.ended)
@@ -305,6 +305,13 @@ def _tried_elsewhere(outcome: Outcome) -> bool:
     """Say whether an answer of such a meaning is kept back while others are asked."""
     if outcome.verdict is Verdict.SERVER_ERROR:
         # Only a plain 503 says that nothing was done; other failures are relayed, once.
+def _timed(journey: Journey, outcome: Outcome) -> Outcome:
+    """Add the time to first token, where the first byte of the body comes with it: in a stream."""
+    if not journey.stream or journey.first_byte_at is None:
+        return outcome
+    return replace(outcome, first_token_s=journey.first_byte_at - journey.dispatched_at)
+
+
         return outcome.status == 503
     return outcome.verdict in NOT_WORKED_ON
 

@@ -63,6 +63,10 @@ BACKEND_ENTRIES: tuple[Entry, ...] = (
         "Most requests in flight; 0 disables its gate. Keep it at or below a gguf server's slots.",
     ),
     Entry(
+        "adaptive", "adaptive", Boolean(), "as its pools say",
+        "Whether its limit is learned from how its requests end, between 1 and max_concurrency.",
+    ),
+    Entry(
         "max_input_tokens", "max_input_tokens", TokenCap(), "0",
         "The largest input it takes; 0 is no cap, an estimate equal to the cap fits, auto is the "
         "engine's own.",
@@ -110,6 +114,10 @@ MODEL_ENTRIES: tuple[Entry, ...] = (
     Entry(
         "max_requests_per_minute", "max_requests_per_minute", Integer(1, 1_000_000_000), "no limit",
         "Over it: 429 `rate_limited`. Aliases share it.",
+    ),
+    Entry(
+        "adaptive", "adaptive", Boolean(), "false",
+        "Whether its backends learn their limits; one that says `adaptive: false` does not.",
     ),
     Entry("queue.enabled", "enabled", Boolean(), "the setting", "Whether its requests park."),
     Entry("queue.ttl", "ttl_s", _TIMEOUT, "the setting", "This pool's TTL."),

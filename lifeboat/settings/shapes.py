@@ -82,6 +82,7 @@ class BackendConfig:
     max_concurrency: None where nothing is configured; 0 disables the gate.
     max_input_tokens: 0 = no cap; "auto" = the engine's own.
     *_timeout_s: None where the global setting applies.
+    adaptive: whether its limit is learned; None = as its pools say.
     simulate: for the embedded engine, which knows its keys.
     replicas: None for one backend under its own name.
     api_key: "" = given but empty: no credentials go there; None = the client's do.
@@ -104,6 +105,7 @@ class BackendConfig:
     replicas: int | None = None
 
     @property
+    adaptive: bool | None = None
     def embedded(self) -> bool:
         """Tell whether the router runs this backend itself."""
         return self.url is None
@@ -133,7 +135,7 @@ class ModelConfig:
 
     alias_of: the model that this name stands for; an alias has no settings of its own.
     default: taken where a request may leave its model out.
-    max_requests_per_minute: None = no limit.
+    max_requests_per_minute: None = no limit. adaptive: its backends learn their limits.
     """
 
     name: str
@@ -143,6 +145,7 @@ class ModelConfig:
     queue: QueueOverride = QueueOverride()
 
 
+    adaptive: bool = False
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """All of it, checked as a whole.

@@ -313,6 +313,7 @@ SCHEMAS: dict[str, Schema] = {
             "serves": many(one_of((one.value for one in Capability), "")),
             "max_concurrency": _CONCURRENCY,
             "max_input_tokens": _INPUT_TOKENS,
+            "adaptive": flag("its limit is learned, up to max_concurrency"),
             "ttl": {
                 "description": "Gone without another one in this time: seconds, or such as 15s.",
                 "type": ["number", "string"],
