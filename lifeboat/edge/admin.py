@@ -6,6 +6,7 @@ force afterwards. Source: the contract's section 4. Held by tests/edge/test_admi
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
@@ -47,12 +48,15 @@ class Admin:
         explainer: Explainer,
         view: Callable[[], GateView],
         surroundings: Callable[[], Surroundings],
+        body_timeout_s: Callable[[], float],
     ) -> None:
+        """body_timeout_s: longest silence within the body of a call, as in force."""
         self._fleet = fleet
         self._guard = guard
         self._explainer = explainer
         self._view = view
         self._surroundings = surroundings
+        self._body_timeout_s = body_timeout_s
 
     async def put_mode(self, request: web.BaseRequest) -> web.StreamResponse:
         """`{"mode": "...", "queue_enabled": bool}`, either alone; null resets to configured."""
@@ -103,7 +107,7 @@ class Admin:
             )
 
     async def _put_mode(self, request: web.BaseRequest) -> web.StreamResponse:
-        body = await _object(request, {"mode", "queue_enabled"})
+        body = await self._object(request, {"mode", "queue_enabled"})
         mode = body.get("mode", UNSET)
         queue = body.get("queue_enabled", UNSET)
         if not (mode is UNSET or mode is None or isinstance(mode, str)):
@@ -120,7 +124,7 @@ class Admin:
         return json_page(mode_json(view, self._surroundings().sources))
 
     async def _post_backend(self, request: web.BaseRequest) -> web.StreamResponse:
-        registration = Registration.from_mapping(await _object(request, None))
+        registration = Registration.from_mapping(await self._object(request))
         created = await self._fleet.register(registration)
         if created:
             _log.warning("backend %s registered", registration.backend.name)
@@ -128,7 +132,7 @@ class Admin:
 
     async def _patch_backend(self, request: web.BaseRequest) -> web.StreamResponse:
         name = _name_in(request)
-        asked = await _object(request, None)
+        asked = await self._object(request)
         self._fleet.patch(name, Patch.from_mapping(asked))
         _log.warning("backend %s changed: %s", name, orjson.dumps(asked).decode())
         return self._backend_page(name, 200)
@@ -143,11 +147,17 @@ class Admin:
         return web.Response(status=204)
 
     async def _explain(self, request: web.BaseRequest) -> web.StreamResponse:
-        body = await _object(request, {"path", "body", "priority"})
+        body = await self._object(request, {"path", "body", "priority"})
         path, inner = body.get("path"), body.get("body")
         if not isinstance(path, str):
             raise BadCallError('`path` must be a proxied path, such as "/v1/chat/completions"')
         return json_page(await self._explainer.explain(path, inner, body.get("priority")))
+
+    async def _object(
+        self, request: web.BaseRequest, known: set[str] | None = None
+    ) -> Mapping[str, object]:
+        """Return the JSON object of a call. known: its fields, None where others judge them."""
+        return _object_in(await _body_of(request, self._body_timeout_s()), known)
 
     def _backend_page(self, name: str, status: int) -> web.Response:
         view = self._view()
@@ -161,16 +171,27 @@ def _name_in(request: web.BaseRequest) -> str:
     return unquote(request.raw_path.partition("?")[0].removeprefix(BACKENDS_PREFIX))
 
 
-async def _object(request: web.BaseRequest, known: set[str] | None) -> Mapping[str, object]:
-    """Return the JSON object of a call. Raises BadCallError for anything else."""
+async def _body_of(request: web.BaseRequest, timeout_s: float) -> bytearray:
+    """Return the body of a call. Raises BadCallError for one that is too long, or goes silent."""
     length = request.content_length
     if length is not None and length > MAX_BODY_BYTES:
         raise BadCallError(f"the body has {length} bytes; the most is {MAX_BODY_BYTES}")
     raw = bytearray()
-    while piece := await request.content.readany():
+    while True:
+        try:
+            async with asyncio.timeout(timeout_s):
+                piece = await request.content.readany()
+        except TimeoutError:
+            raise BadCallError(f"the body stopped for {timeout_s:g} s: send it whole") from None
+        if not piece:
+            return raw
         raw += piece
         if len(raw) > MAX_BODY_BYTES:
             raise BadCallError(f"the body has more than {MAX_BODY_BYTES} bytes")
+
+
+def _object_in(raw: bytearray, known: set[str] | None) -> Mapping[str, object]:
+    """Return the JSON object in a body. Raises BadCallError for anything else."""
     try:
         value: object = orjson.loads(raw)
     except ValueError as error:

@@ -174,7 +174,9 @@ def black_hole():
 async def test_bug_234_a_backend_that_takes_no_connection_costs_seconds_and_no_request(
     lane: Lane,
 ) -> None:
-    environ = {"LIFEBOAT_UPSTREAM_CONNECT_TIMEOUT_SEC": "0.3"}
+    environ = {
+        "LIFEBOAT_UPSTREAM_CONNECT_TIMEOUT_SEC": "0.3", "LIFEBOAT_PROBE_TIMEOUT_SEC": "0.1",
+    }  # fmt: skip
     with black_hole() as port:
         async with Engine(says_hello) as engine:
             hole = backend(f"http://127.0.0.1:{port}", "hole")
@@ -343,14 +345,14 @@ async def test_bug_232_paths_models_and_ids_leave_nothing_behind(
                 client.close()
 
             async def many(first: int) -> int:
-                await asyncio.gather(*(ask(first + part * 300, 300) for part in range(8)))
+                await asyncio.gather(*(ask(first + part * 200, 200) for part in range(8)))
                 return rss_bytes(router)
 
             await many(0)
             before = await many(10_000)
             after = await many(20_000)
             after = min(after, await many(30_000))
-            # Two batches of 2400 distinct names each; 100 bytes a name would show.
+            # Two batches of 1600 distinct names each; 300 bytes a name would show.
             assert after - before < 1_000_000
 
 
@@ -442,3 +444,28 @@ async def test_bug_229_the_soft_limit_is_raised_to_the_hard_one(lane: Lane, tmp_
         assert found is not None
         assert found.groups() == ("4096", "4096")
         assert "file descriptors" not in router.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/api/lb/explain"), ("PUT", "/api/lb/mode"), ("POST", "/api/lb/backends"),
+        ("PATCH", "/api/lb/backends/a"), ("GET", "/v1/models"), ("POST", "/v1/no-such-path"),
+        ("POST", CHAT),
+    ],
+)  # fmt: skip
+async def test_bug_231_a_body_that_does_not_come_is_not_waited_for_on_any_path(
+    lane: Lane, method: str, path: str
+) -> None:
+    environ = {**SLOW, "LIFEBOAT_CLIENT_BODY_TIMEOUT_SEC": "0.3"}
+    async with lane.facing(says_hello, environ=environ) as stage:
+        client = await stage.client()
+        await client.send(f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n".encode())
+        await client.send(b'Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"a')
+        async with asyncio.timeout(3.0):
+            reply = await client.reply()
+        assert reply.status in (200, 400, 404)
+        if path != "/v1/models":
+            assert json.loads(reply.body)["error"]["message"]
+        assert not stage.asked
+        assert (await stage.running.ask()).status == 200
