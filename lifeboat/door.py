@@ -109,7 +109,7 @@ class Door:
 
     def note_rejected(self, pool: str | None, reason: Reason) -> None:
         """Count a refusal that is being sent."""
-        self._gate.note_rejected(pool, reason)
+        self._gate.note_rejected(pool, reason, self.clock())
 
     # -- changes and views ------------------------------------------------------------------
 

@@ -117,6 +117,8 @@ class Gate(Judge):
         pool = self.pools[decision.pool_name]
         if first and pool.rate is not None and ask.gated and ask.backend is None:
             pool.rate.take(now)
+        if first and ask.gated:
+            pool.flow.admitted(now)
         if isinstance(decision, Room):
             return self._grant(ask, place, pool, decision.seat, now)
         return self._park(ask, place, pool, decision.lane, now)
@@ -136,6 +138,8 @@ class Gate(Judge):
             pool.in_flight -= 1
             if lease.dispatched and outcome.verdict not in NO_DRAIN:
                 pool.drain.finished(now, lease.granted_at, pressed)
+                if outcome.verdict is Verdict.ANSWERED:
+                    pool.flow.served(now, now - lease.granted_at)
         epoch = seat.standing.epoch
         turned = self.seats.learn(lease, outcome, now)
         if seat.leaving:
@@ -165,11 +169,12 @@ class Gate(Judge):
         by_pool = lease.seat.dispatched_by_pool
         by_pool[pool.name] = by_pool.get(pool.name, 0) + 1
 
-    def note_rejected(self, pool_name: str | None, reason: Reason) -> None:
+    def note_rejected(self, pool_name: str | None, reason: Reason, now: float) -> None:
         """Count a refusal that is being sent to a client."""
         self.rejected[reason] += 1
         pool = self.pools.get(pool_name or UNKNOWN_POOL, self.pools[UNKNOWN_POOL])
         pool.rejected[reason] += 1
+        pool.flow.refused(now, reason)
 
     # -- time -------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from lifeboat.core.fit import Directory
+from lifeboat.core.flow import FlowRecord
 from lifeboat.core.queue import Ticket
 from lifeboat.core.rates import RateWindow
 from lifeboat.core.rules import GateRules
@@ -24,6 +25,7 @@ class Pool:
         "_parked",
         "dispatched",
         "drain",
+        "flow",
         "gone_at",
         "in_flight",
         "members",
@@ -41,6 +43,7 @@ class Pool:
         self.rejected: dict[Reason, int] = dict.fromkeys(Reason, 0)
         self.waits = WaitRecord()
         self.drain = DrainRate()
+        self.flow = FlowRecord()
         self.rate: RateWindow | None = None
         self.gone_at: float | None = None
         # A dict would find its first key ever slower, past the ones that left before it.

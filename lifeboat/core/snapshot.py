@@ -86,6 +86,8 @@ def _pool(gate: Gate, pool: Pool, now: float) -> PoolView:
     rules = gate.rules
     p50_s, p95_s, p99_s = pool.waits.percentiles(now)
     oldest_s = pool.oldest_wait_s(now)
+    flow = pool.flow.read(now)
+    rate = pool.rate
     limits = [seat.limit for name in pool.members if (seat := gate.seats.by_name[name]).in_service]
     return PoolView(
         name=pool.name,
@@ -107,4 +109,7 @@ def _pool(gate: Gate, pool: Pool, now: float) -> PoolView:
         drain_rate_per_s=pool.drain.per_second(now, oldest_s),
         rejected=dict(pool.rejected),
         listed=pool.name != UNKNOWN_POOL or pool.name in gate.seats.directory.members,
+        flow=flow,
+        max_requests_per_minute=None if rate is None else rate.limit,
+        requests_last_minute=flow.admitted_last_minute if rate is None else rate.used(now),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lifeboat.core.flow import NO_FLOW, Flow
 from lifeboat.core.modes import Mode
 from lifeboat.core.vocabulary import BackendSpec, Health, OperatorState, Reason
 
@@ -52,6 +53,7 @@ class PoolView:
     wait_*_s: percentiles over requests parked and then granted or expired, last 5 minutes.
     drain_rate_per_s: leases finished per second of late; None where too few were seen to tell.
     rejected: every reason, zeros included.
+    flow: what came and went of late. max_requests_per_minute: None = no limit.
     listed: False for the pool that requests for unknown names are counted under: it is in the
         metrics but not among the pools of the state.
     """
@@ -73,6 +75,9 @@ class PoolView:
     drain_rate_per_s: float | None
     rejected: Mapping[Reason, int]
     listed: bool = True
+    flow: Flow = NO_FLOW
+    max_requests_per_minute: int | None = None
+    requests_last_minute: int = 0
 
 
 @dataclass(frozen=True, slots=True)

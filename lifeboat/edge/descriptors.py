@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import resource
 
+from lifeboat.core.selection import UNGATED_COUNTS_AS
 from lifeboat.core.view import GateView
-from lifeboat.observe.gauges import UNGATED_COUNTS_AS
 
 OWN_DESCRIPTORS = 64
 """What the process itself holds: libraries, log, listeners, probes, a scrape or two."""

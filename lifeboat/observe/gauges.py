@@ -8,54 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from lifeboat.core.capacity import FullScale, report_of, utilization_of
 from lifeboat.core.modes import Mode
-from lifeboat.core.view import BackendView, GateView, PoolView
+from lifeboat.core.view import GateView
 from lifeboat.core.vocabulary import EngineReading
 from lifeboat.observe.series import Labels
 
 Values = dict[tuple[str, ...], float]
 """The values of one metric by its label values, in the order of the metric table."""
-
-UNGATED_COUNTS_AS = 32
-"""Slots that a backend without a gate stands for in a mean: contract, section 2."""
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What one pool wants and has.
-
-    demand: in flight and queued. capacity: slots of live, ready members; `inf` with an ungated one.
-    """
-
-    in_flight: int
-    demand: int
-    capacity: float
-    desired_backends: int
-
-
-def utilization_of(in_flight: float, capacity: float) -> float:
-    """In flight by capacity: 0.0 for an ungated pool, 1.0 for a closed one that still serves.
-
-    capacity: slots, `inf` without a gate.
-    """
-    if capacity == 0.0:
-        return 1.0 if in_flight else 0.0
-    return in_flight / capacity
-
-
-def load_of(pool: PoolView, backends: Mapping[str, BackendView]) -> Load:
-    """Return the load of a pool, and how many backends of its mean size the demand would fill."""
-    demand = pool.in_flight + pool.queue_depth
-    limits = [
-        backends[name].configured_limit or UNGATED_COUNTS_AS
-        for name in pool.members
-        if name in backends
-    ]
-    desired = math.ceil(demand * len(limits) / sum(limits)) if limits else 0
-    slots = pool.effective_concurrency
-    return Load(pool.in_flight, demand, math.inf if slots is None else slots, desired)
 
 
 def backend_gauges(
@@ -86,7 +47,9 @@ def backend_gauges(
     }
 
 
-def pool_gauges(view: GateView, labels: Labels) -> dict[str, Values]:
+def pool_gauges(
+    view: GateView, labels: Labels, scales: Mapping[str, FullScale]
+) -> dict[str, Values]:
     """Return the gauges with a pool label; those that share the label `other` are summed
     (of waits and TTLs the longest is shown)."""
     zero: Values = {(label,): 0.0 for label in sorted(labels.all())}
@@ -96,14 +59,14 @@ def pool_gauges(view: GateView, labels: Labels) -> dict[str, Values]:
         label = labels.get(name)
         if label is None:
             continue
-        load = load_of(pool, view.backends)
+        load = report_of(pool, view, scales.get(name))
         depth[label,] += pool.queue_depth
         ceiling[label,] += pool.queue_limit
         oldest[label,] = max(oldest[label,], pool.oldest_wait_s)
         ttl[label,] = max(ttl[label,], pool.queue_ttl_s)
         in_flight[label,] += load.in_flight
         demand[label,] += load.demand
-        capacity[label,] += load.capacity
+        capacity[label,] += math.inf if load.current_limit is None else load.current_limit
         desired[label,] += load.desired_backends
     return {
         "lifeboat_lb_queue_depth": depth,

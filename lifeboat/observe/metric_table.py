@@ -109,7 +109,7 @@ METRICS: tuple[MetricRow, ...] = (
     ),
     MetricRow(
         "lifeboat_lb_demand", _G, ("pool",),
-        "Requests that want a slot: in flight and queued.",
+        "Slots wanted: in flight, queued, and refused per second by the mean service time.",
     ),
     MetricRow(
         "lifeboat_lb_capacity", _G, ("pool",),
@@ -121,7 +121,7 @@ METRICS: tuple[MetricRow, ...] = (
     ),
     MetricRow(
         "lifeboat_lb_desired_backends", _G, ("pool",),
-        "Backends of the pool's mean size that the demand would fill.",
+        "Backends of the pool's mean size that carry the demand at the target utilization.",
     ),
     MetricRow(
         "lifeboat_lb_backend_up", _G, ("backend",),

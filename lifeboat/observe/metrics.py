@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from lifeboat.core.capacity import FullScale
 from lifeboat.core.view import GateView
 from lifeboat.core.vocabulary import UNKNOWN_POOL, EngineReading, Reason
 from lifeboat.observe.events import Finished, Observers
@@ -61,16 +62,19 @@ class Metrics:
         configured_pools: Callable[[], Collection[str]],
         engines: Callable[[], Mapping[str, EngineReading]],
         reloads: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        scales: Callable[[], Mapping[str, FullScale]] = lambda: {},
     ) -> None:
         """view: takes a snapshot of the gate. configured_pools: the model names that stand in the
         configuration (not those discovered). engines: last readings by backend name.
         reloads: of the configuration so far, the good and the failed ones.
+        scales: what autoscaling may make of the pools that have it.
         """
         self._view = view
         self._version = version
         self._configured_pools = configured_pools
         self._engines = engines
         self._reloads = reloads
+        self._scales = scales
         self._observers: Observers | None = None
         self._backends = Labels()
         self._pools = Labels(DISCOVERED_LIMIT)
@@ -109,7 +113,7 @@ class Metrics:
         reloaded, failed = self._reloads()
         values: dict[str, Values] = {
             **backend_gauges(view, self._engines(), self._backends),
-            **pool_gauges(view, self._pools),
+            **pool_gauges(view, self._pools, self._scales()),
             **router_gauges(view, self._version),
             "lifeboat_lb_dispatch_total": dict(self._dispatched.values),
             "lifeboat_lb_rejected_total": dict(self._rejected.values),

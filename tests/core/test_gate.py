@@ -709,7 +709,7 @@ def test_a_draining_router_answers_or_serves_the_parked_and_refuses_the_rest(
 
 def test_counters_of_a_pool_that_nobody_serves_are_kept_for_an_hour() -> None:
     gate = gate_with(spec("a", 1))
-    gate.note_rejected("m", Reason.GATE)
+    gate.note_rejected("m", Reason.GATE, 0.0)
     gate.remove_backend("a", 10.0)
     gate.put_backend(spec("b", 1, models=("n",)), 3610.0)
     assert gate.pools["m"].rejected[Reason.GATE] == 1
@@ -720,7 +720,7 @@ def test_counters_of_a_pool_that_nobody_serves_are_kept_for_an_hour() -> None:
 def test_refusals_are_counted_by_pool_and_unknown_names_share_one() -> None:
     gate = gate_with(spec("a", 1))
     for pool in ("m", "zzz", None):
-        gate.note_rejected(pool, Reason.GATE)
+        gate.note_rejected(pool, Reason.GATE, 0.0)
     assert gate.rejected[Reason.GATE] == 3
     assert gate.pools["m"].rejected[Reason.GATE] == 1
     assert gate.pools[UNKNOWN_POOL].rejected[Reason.GATE] == 2

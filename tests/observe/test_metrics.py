@@ -173,14 +173,14 @@ def test_gauges_show_what_the_view_shows() -> None:
     [
         (0, 0, (32, 32), 0),
         (1, 0, (32, 32), 1),
-        (64, 0, (32, 32), 2),
+        (64, 0, (32, 32), 3),
         (64, 1, (32, 32), 3),
-        (4, 100, (4,), 26),
-        (10, 0, (4, 16), 1),
+        (4, 100, (4,), 38),
+        (10, 0, (4, 16), 2),
         (40, 0, (0,), 2),
     ],
 )
-def test_desired_backends_are_of_the_pools_mean_size(
+def test_desired_backends_are_of_the_pools_mean_size_and_seven_tenths_full(
     in_flight: int, depth: int, limits: tuple[int, ...], desired: int
 ) -> None:
     names = tuple(f"b{number}" for number in range(len(limits)))
