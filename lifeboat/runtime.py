@@ -25,6 +25,7 @@ from lifeboat.counting import TokenCounter
 from lifeboat.door import Door
 from lifeboat.edge.admin import Admin
 from lifeboat.edge.app import OwnPath, Switchboard, application, on_lane, own_paths
+from lifeboat.edge.cors import Cors
 from lifeboat.edge.dashboard import Dashboard
 from lifeboat.edge.descriptors import soft_limit, too_few_descriptors
 from lifeboat.edge.dispatch import Dispatch, DispatchRules
@@ -127,6 +128,7 @@ class Router:
         self._keys = KeyRing(settings.api_keys)
         self._guard = AdminGuard(settings.admin_token, _own_names(settings))
         self.switchboard, self.admin_switchboard = self._switchboards()
+        self.switchboard.cors = _cors(settings)
 
     def _switchboards(self) -> tuple[Switchboard, Switchboard | None]:
         settings = self.settings
@@ -232,6 +234,7 @@ class Router:
         self._keys.accept(settings.api_keys)
         self._guard.accept(settings.admin_token)
         self._dispatch.rules = _dispatch_rules(settings)
+        self.switchboard.cors = _cors(settings)
         self._proxy.rules = _proxy_rules(settings)
         for runner in self._runners:
             runner.retune(settings.client_head_timeout_s, settings.client_keepalive_s)
@@ -443,8 +446,15 @@ def _own_names(settings: Settings) -> tuple[str, ...]:
 
 def _dispatch_rules(settings: Settings) -> DispatchRules:
     return DispatchRules(
-        settings.redispatch, settings.client_write_timeout_s, bool(settings.api_keys)
+        settings.redispatch,
+        settings.client_write_timeout_s,
+        bool(settings.api_keys),
+        _cors(settings),
     )
+
+
+def _cors(settings: Settings) -> Cors:
+    return Cors(frozenset(settings.cors_origins))
 
 
 def _proxy_rules(settings: Settings) -> ProxyRules:

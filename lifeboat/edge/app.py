@@ -7,20 +7,22 @@ tables: the endpoints that are proxied, and the router's own paths below. Unknow
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from aiohttp import web
 
 from lifeboat.edge.admin import Admin
+from lifeboat.edge.cors import OFF
 from lifeboat.edge.dashboard import STATIC_PREFIX, Dashboard
-from lifeboat.edge.endpoints import Endpoint, LocalPath, MethodNotAllowed, match
+from lifeboat.edge.endpoints import Endpoint, LocalPath, MethodNotAllowed, allow_for, match
 from lifeboat.edge.headers import request_id_of
 from lifeboat.edge.journey import NewId
 from lifeboat.edge.pages import Pages
 from lifeboat.edge.proxy import Proxy
 from lifeboat.edge.refuse import method_not_allowed, not_found
 from lifeboat.edge.server import json_errors
+from lifeboat.wire.framing import Headers
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _GET = ("GET", "HEAD")
@@ -109,6 +111,7 @@ class Switchboard:
         )
 
     def _preflight(self, request: web.Request, allow: Iterable[str]) -> web.Response | None:
+        """Return the answer to a preflight, but for what every answer says of its origin."""
         if request.method != "OPTIONS" or not self._is_public(request.raw_path):
             return None
         said = self.cors.preflight(Headers.of(request.raw_headers), allow)

@@ -18,6 +18,7 @@ from lifeboat.core.answers import CLASSIFIED_STATUSES, OVERLOAD_STATUS, classify
 from lifeboat.core.seat import Lease
 from lifeboat.core.vocabulary import Kind, Outcome, Reason, Refusal, Verdict
 from lifeboat.door import ABANDONED, Door
+from lifeboat.edge.cors import OFF, Cors
 from lifeboat.edge.headers import client_headers, upstream_headers
 from lifeboat.edge.held import HeldAnswer
 from lifeboat.edge.journey import Journey
@@ -75,12 +76,13 @@ class DispatchRules:
 
     redispatch: a request lost before its answer may be sent once more (where it is replayable).
     write_timeout_s: longest time in which a client takes no byte. router_keys: clients present
-    keys of the router's own, which no backend may see.
+    keys of the router's own, which no backend may see. cors: the origins that may read answers.
     """
 
     redispatch: bool
     write_timeout_s: float
     router_keys: bool
+    cors: Cors = OFF
 
 
 class Dispatch:
@@ -269,6 +271,8 @@ class Dispatch:
             attempts=journey.sends,
             request_id=journey.request_id,
         )
+        if self.rules.cors.on:
+            headers = self.rules.cors.relayed(headers, journey.headers)
 
         def first_byte() -> None:
             journey.first_byte_at = self._door.clock()
@@ -301,10 +305,6 @@ class Dispatch:
         self._door.close(lease, outcome)
 
 
-def _tried_elsewhere(outcome: Outcome) -> bool:
-    """Say whether an answer of such a meaning is kept back while others are asked."""
-    if outcome.verdict is Verdict.SERVER_ERROR:
-        # Only a plain 503 says that nothing was done; other failures are relayed, once.
 def _timed(journey: Journey, outcome: Outcome) -> Outcome:
     """Add the time to first token, where the first byte of the body comes with it: in a stream."""
     if not journey.stream or journey.first_byte_at is None:
@@ -312,6 +312,10 @@ def _timed(journey: Journey, outcome: Outcome) -> Outcome:
     return replace(outcome, first_token_s=journey.first_byte_at - journey.dispatched_at)
 
 
+def _tried_elsewhere(outcome: Outcome) -> bool:
+    """Say whether an answer of such a meaning is kept back while others are asked."""
+    if outcome.verdict is Verdict.SERVER_ERROR:
+        # Only a plain 503 says that nothing was done; other failures are relayed, once.
         return outcome.status == 503
     return outcome.verdict in NOT_WORKED_ON
 

@@ -18,7 +18,8 @@ _READ = ("GET", "HEAD")
 
 
 def _bare(raw_path: str) -> str:
-    return raw_path.partition("?")[0].partition("#")[0]
+    # A fragment has no place in a request (RFC 9112, section 3.2): such a path is an unknown one.
+    return raw_path.partition("?")[0]
 
 
 def _segments(path: str) -> tuple[str, ...]:

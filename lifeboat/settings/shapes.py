@@ -22,6 +22,7 @@ class Settings:
 
     queue_max_depth: None where the multiplier decides; 0 parks nothing.
     api_keys: empty = the proxied paths are open. admin_token: None = changes from loopback only.
+    cors_origins: empty = off; `*` alone = every origin.
     admin_addr: None = one listener for everything. state_file: None = registrations are forgotten.
     sources: `flag`, `environment`, `file` or `default`, by attribute name.
     """
@@ -68,6 +69,7 @@ class Settings:
     shutdown_serve_parked: bool
     api_keys: tuple[str, ...] = field(repr=False)
     admin_token: str | None = field(repr=False)
+    cors_origins: tuple[str, ...]
     log_format: Literal["auto", "json", "text"]
     log_level: Literal["debug", "info", "warning", "error"]
     sources: Mapping[str, str] = field(repr=False)
@@ -80,9 +82,9 @@ class BackendConfig:
     url: None only for a simulated backend that runs embedded.
     models: None where the backend is asked for its own list.
     max_concurrency: None where nothing is configured; 0 disables the gate.
+    adaptive: whether its limit is learned; None = as its pools say.
     max_input_tokens: 0 = no cap; "auto" = the engine's own.
     *_timeout_s: None where the global setting applies.
-    adaptive: whether its limit is learned; None = as its pools say.
     simulate: for the embedded engine, which knows its keys.
     replicas: None for one backend under its own name.
     api_key: "" = given but empty: no credentials go there; None = the client's do.
@@ -103,9 +105,9 @@ class BackendConfig:
     tls_verify: bool = True
     simulate: Mapping[str, object] = field(default_factory=dict[str, object])
     replicas: int | None = None
+    adaptive: bool | None = None
 
     @property
-    adaptive: bool | None = None
     def embedded(self) -> bool:
         """Tell whether the router runs this backend itself."""
         return self.url is None
@@ -143,9 +145,9 @@ class ModelConfig:
     default: bool = False
     max_requests_per_minute: int | None = None
     queue: QueueOverride = QueueOverride()
-
-
     adaptive: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """All of it, checked as a whole.

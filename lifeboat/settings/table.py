@@ -12,7 +12,7 @@ from enum import StrEnum
 from lifeboat.core.modes import Mode
 from lifeboat.core.rejections import REJECT_STATUSES
 from lifeboat.settings.quantities import Duration, Integer, IntegerChoice, Number, Size
-from lifeboat.settings.texts import FilePath, Host, HostPort, Key, Keys
+from lifeboat.settings.texts import FilePath, Host, HostPort, Key, Keys, Origins
 from lifeboat.settings.values import Boolean, Choice, ModeName, ValueType
 
 
@@ -313,6 +313,12 @@ SETTINGS: tuple[Setting, ...] = (
         "admin_token", Key(), None, "LIFEBOAT_ADMIN_TOKEN", ("admin_token",), None, Group.ACCESS,
         "Needed for every changing `/api/lb/*` call and for explain; unset: those work from "
         "loopback only.", secret=True, from_file=True,
+    ),
+    Setting(
+        "cors_origins", Origins(), (), "LIFEBOAT_CORS_ORIGINS", ("cors_origins",),
+        "--cors-origins", Group.ACCESS,
+        "Web pages whose scripts may use the proxied paths and `/v1/models`; unset: what a backend "
+        "says of the matter passes as it is, and a preflight is a 405.",
     ),
     # ---- log
     Setting(

@@ -204,6 +204,36 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
+class Origins:
+    """Origins of web pages: a list, or one text with commas between them; `*` is every one."""
+
+    rule: str = "`*`, or origins such as https://app.example.com, separated by commas"
+
+    def parse(self, raw: object, *, plain: bool = False) -> tuple[str, ...]:
+        """Return the origins as browsers send them, each once."""
+        parts = raw.split(",") if isinstance(raw, str) else raw
+        if not isinstance(parts, list) or not parts:
+            raise BadValueError
+        origins = [self._origin(part) for part in cast("list[object]", parts)]
+        if "*" in origins and len(origins) > 1:
+            raise BadValueError("Write * alone")
+        return tuple(dict.fromkeys(origins))
+
+    def _origin(self, raw: object) -> str:
+        text = raw.strip().lower() if isinstance(raw, str) else ""
+        if text != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[!-~]*", text):
+            raise BadValueError
+        if re.search(r"://.*[/?#@*]|://$", text):
+            raise BadValueError("Write scheme://host:port, without a path")
+        return text
+
+    def schema(self) -> JsonSchema:
+        """Return the schema."""
+        text: JsonSchema = {"type": "string", "minLength": 1}
+        return {"anyOf": [text, {"type": "array", "items": text, "minItems": 1}]}
+
+
+@dataclass(frozen=True, slots=True)
 class FreeMapping:
     """A mapping whose keys another part of the house knows."""
 

@@ -80,6 +80,7 @@ CONTRACT: dict[str, tuple[str, object]] = {
     "shutdown_serve_parked": ("SHUTDOWN_SERVE_PARKED", False),
     "api_keys": ("API_KEYS", ()),
     "admin_token": ("ADMIN_TOKEN", None),
+    "cors_origins": ("CORS_ORIGINS", ()),
     "log_format": ("LOG_FORMAT", "auto"),
     "log_level": ("LOG_LEVEL", "info"),
 }

@@ -18,7 +18,17 @@ from lifeboat.settings.quantities import (
     Size,
     TokenCap,
 )
-from lifeboat.settings.texts import Address, FilePath, Host, HostPort, Key, Keys, Text, Words
+from lifeboat.settings.texts import (
+    Address,
+    FilePath,
+    Host,
+    HostPort,
+    Key,
+    Keys,
+    Origins,
+    Text,
+    Words,
+)
 from lifeboat.settings.values import BadValueError, Boolean, Choice, ModeName, ValueType
 
 SECONDS = Duration(0, 1000, above=True)
@@ -74,6 +84,9 @@ ACCEPTED: list[tuple[ValueType, object, object]] = [
     (Keys(), "one, two,one", ("one", "two")),
     (Keys(), "one\r\ntwo\n", ("one", "two")),
     (Keys(), ["one", "two"], ("one", "two")),
+    (Origins(), "*", ("*",)),
+    (Origins(), "https://A.example, http://b:8080", ("https://a.example", "http://b:8080")),
+    (Origins(), ["app://obsidian.md", "null://x"], ("app://obsidian.md", "null://x")),
     (Key(), "s3cret", "s3cret"),
 ]
 
@@ -138,6 +151,14 @@ REFUSED: list[tuple[ValueType, object]] = [
     (Keys(), ","),
     (Keys(), "a b"),
     (Keys(), 12345),
+    (Origins(), ""),
+    (Origins(), "*, https://a"),
+    (Origins(), "a.example"),
+    (Origins(), "https://a/"),
+    (Origins(), "https://a/path"),
+    (Origins(), "https://*.example"),
+    (Origins(), "https://"),
+    (Origins(), 5),
     (Key(), "a,b"),
     (Key(), "käse"),
     (Key(), 12345),
