@@ -99,7 +99,7 @@ async def post(port: int, body: bytes) -> int:
     except ConnectionError:
         return 0
     finally:
-        client.reset()
+        client.close()
 
 
 async def watch_ledger(url: str, seen: list[int]) -> None:

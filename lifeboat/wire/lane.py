@@ -19,6 +19,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -34,6 +35,9 @@ READ_AHEAD_BYTES = 64 * 1024
 """Bytes kept of requests behind the one that is served, and of a body nobody has read yet."""
 MAX_HEAD_BYTES = 64 * 1024
 """A longer head is aiohttp's to refuse."""
+LINGER_S = 5.0
+"""How long the rest of a refused body is read and dropped: closing on bytes that were not read
+resets the connection, and the client loses its answer."""
 SWEEP_S = 1.0
 """Idle and slow connections are seen this much late at the most: one timer for all of them."""
 
@@ -436,19 +440,20 @@ class LaneConnection(asyncio.Protocol):
                     self.transport.abort()
                 return
             if not self._finish(request, response):
+                if self._request is request:  # else the connection is aiohttp's now
+                    await self._part(request)
                 return
 
     def _finish(self, request: LaneRequest, response: web.StreamResponse) -> bool:
         """Write what is left to write; return whether the connection goes on."""
         transport = self.transport
-        if transport is None or transport.is_closing():
+        if transport is None or self._is_closing:
             return False
         # A body that was not read to its end leaves the connection out of step.
         goes_on = response.keep_alive is not False and not request.content.left
         if not isinstance(response, Relayed):
             transport.write(rendered(cast("web.Response", response), goes_on=goes_on))
         if not goes_on:
-            transport.close()
             return False
         self._request = None
         self._is_serving = False
@@ -458,6 +463,20 @@ class LaneConnection(asyncio.Protocol):
         if self._buffer:
             self._look_for_head()
         return self.transport is not None and self._task is not None
+
+    async def _part(self, request: LaneRequest) -> None:
+        """Close the connection, once the client has sent what it is sending, or soon anyhow."""
+        content = request.content
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while not (content.at_eof() or self._is_closing):
+                    await content.readany()
+        if self.transport is not None:
+            self.transport.close()
+
+    @property
+    def _is_closing(self) -> bool:
+        return self.transport is None or self.transport.is_closing()
 
     async def writable(self) -> None:
         """Wait while the client lags. Raises ConnectionResetError when it is gone."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.engines import HeldEngine
 from tests.peers import RawClient, until
 from tests.running import CHAT, backend, backends_yaml, chat_body, running_router
@@ -37,6 +39,47 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_sent(tmp_path: P
             fits = await running.ask(body=b'{"model": "m"}' + b" " * (1000 - 14))
             assert fits.status == 200
         assert len(engine.asked) == 1
+
+
+@pytest.mark.parametrize("extra", [b"X-Lane: fast", b"TE: trailers"], ids=["lane", "aiohttp"])
+@pytest.mark.parametrize(
+    ("environ", "status"),
+    [
+        ({"LIFEBOAT_API_KEYS": "key"}, 401),
+        ({"LIFEBOAT_MAX_BODY_BYTES": str(MIB)}, 413),
+        ({"LIFEBOAT_LB_MAX_PARKED_BYTES": str(MIB)}, 503),
+    ],
+)
+async def test_who_is_refused_while_still_sending_reads_the_answer(
+    tmp_path: Path, environ: dict[str, str], status: int, extra: bytes
+) -> None:
+    """Closing on bytes that were not read resets the connection, and the answer is lost."""
+    async with HeldEngine() as engine:
+        async with running_router(backends_yaml(backend(engine.url)), tmp_path, environ) as running:
+            for _ in range(5):
+                client = await RawClient.connect(running.port)
+                # As a plain client does: all of it first, then the answer.
+                await client.post(CHAT, b" " * (8 * MIB), extra)
+                assert (await client.reply()).status == status
+                client.close()
+            assert (await running.state())["parked_bytes"] == 0
+        assert not engine.asked
+
+
+async def test_a_refused_client_that_sends_on_for_ever_is_cut_off(tmp_path: Path) -> None:
+    async with HeldEngine() as engine:
+        environ = {"LIFEBOAT_API_KEYS": "key"}
+        async with running_router(backends_yaml(backend(engine.url)), tmp_path, environ) as running:
+            client = await RawClient.connect(running.port)
+            await client.send(
+                b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 50000000\r\n\r\n{" % CHAT.encode()
+            )
+            reply = await client.reply()
+            assert (reply.status, reply.values(b"connection")) == (401, [b"close"])
+            # It sends nothing more, and does not leave.
+            async with asyncio.timeout(9.0):
+                assert await client.reader.read() == b""
+            client.close()
 
 
 async def test_100_continue_is_said_once_the_body_is_wanted(tmp_path: Path) -> None:
