@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "rejections": "lifeboat.cli.rejections",
     "agent": "lifeboat.cli.agent",
     "sim": "lifeboat.cli.sim",
+    "simulate": "lifeboat.cli.simulate",
     "version": "lifeboat.cli.version",
 }
 """Command -> the module whose attribute of the same name (dashes as underscores) it is."""
