@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.locked
 
 .DEFAULT_GOAL := help
-.PHONY: help install run run-gguf test check format bench mutants docs lock clean
+.PHONY: help install run run-gguf run-vllm test check format bench mutants docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ run: $(STAMP) ## the router on backends.yaml, with its embedded simulated backen
 
 run-gguf: $(STAMP) ## a real llama.cpp server with a small real model, and the router in front
 	bash deploy/run-gguf.sh
+
+run-vllm: $(STAMP) ## a real vLLM server on the CPU (2.5 GB) with a tiny model, and the router in front
+	bash deploy/run-vllm.sh
 
 test: $(STAMP) ## all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -56,4 +59,4 @@ lock: $(STAMP) ## resolve the locks anew (needs `pip install uv` in .venv)
 		-o requirements-dev.lock
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .venv-gguf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-gguf .venv-vllm build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

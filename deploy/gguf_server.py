@@ -33,6 +33,8 @@ def parameters(arguments: argparse.Namespace) -> xllamacpp.CommonParams:
     params.port = arguments.port
     params.n_parallel = arguments.slots
     params.n_ctx = arguments.slots * arguments.context
+    # A stream holds one of its HTTP threads, waiting or not: where all are held, nobody hears of it.
+    params.n_threads_http = 4 * arguments.slots + 16
     params.endpoint_metrics = True
     params.endpoint_slots = True
     params.endpoint_props = True
