@@ -1,0 +1,1 @@
+"""What proxies make of twice the load that their engines can carry."""
