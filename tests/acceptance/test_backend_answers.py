@@ -279,6 +279,25 @@ async def test_a_request_lost_before_its_answer_is_sent_once_more_where_that_is_
             assert not any((await running.settle())["inflight"].values())
 
 
+@pytest.mark.parametrize("move", [lose, PLAIN_503], ids=["lost", "plain 503"])
+async def test_a_request_does_not_go_back_to_the_backend_that_failed_it(
+    tmp_path: Path, move: Move
+) -> None:
+    """Though that one is the emptier: the other one runs something already."""
+    async with pair(tmp_path, move) as both:
+        both.b.hold_s = None
+        async with asyncio.TaskGroup() as tasks:
+            await both.running.admin("PATCH", "backends/a", {"state": "drain"})
+            tasks.create_task(both.running.ask())
+            await until(lambda: len(both.b.running) == 1)
+            await both.running.admin("PATCH", "backends/a", {"state": "ready"})
+            failed = tasks.create_task(both.running.ask())
+            await until(lambda: len(both.b.running) == 2)
+            both.b.release_all()
+        went_over(failed.result())
+        assert len(both.a.asked) == 1
+
+
 async def test_never_more_than_three_sends_in_all(tmp_path: Path) -> None:
     """A stale connection, its fresh one lost as well, and one re-dispatch that is lost too."""
     async with SayingEngine(OK, hang_up, lose) as a, SayingEngine(OK, hang_up, lose) as b:
