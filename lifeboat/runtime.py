@@ -88,7 +88,10 @@ class Router:
         self._listeners: list[Listener] = []
         self._lane: Lane | None = None
         self._engines = Embedded()
-        gate = Gate(Fleet.rules(configuration), None, settings.probe_failures, self._clock())
+        rng = random.Random()
+        gate = Gate(
+            Fleet.rules(configuration), None, settings.probe_failures, self._clock(), rng.random
+        )
         self.door = Door(gate, self._clock)
         self._upstream = PooledUpstream()
         self.fleet = Fleet(
@@ -97,7 +100,7 @@ class Router:
             embedded=self._engines.start,
             stop_embedded=self._engines.stop,
             clock=self._clock,
-            rng=random.Random(),
+            rng=rng,
             wall=time.time,
             bytes_came_at=self._upstream.bytes_came_at,
         )

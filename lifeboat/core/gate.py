@@ -12,14 +12,14 @@ model in tests/core/test_gate_model.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from lifeboat.core import refusals
 from lifeboat.core.fit import too_large
 from lifeboat.core.health import Probe
-from lifeboat.core.judging import Judge, Room
+from lifeboat.core.judging import Judge, Room, no_chance
 from lifeboat.core.parked import NOBODY, Parked
 from lifeboat.core.pool import Pool
 from lifeboat.core.queue import Place, Ticket, TicketState
@@ -83,8 +83,10 @@ class Gate(Judge):
         selection: Selection | None = None,
         probe_threshold: int = 3,
         now: float = 0.0,
+        chance: Callable[[], float] = no_chance,
     ) -> None:
-        super().__init__(rules, selection, probe_threshold)
+        """chance: numbers in [0, 1), for what is to be spread: retries, canaries."""
+        super().__init__(rules, selection, probe_threshold, chance)
         self.parked = Parked(self.seats)
         self.waits = WaitRecord()
         self.rejected: dict[Reason, int] = dict.fromkeys(Reason, 0)

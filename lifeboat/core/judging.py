@@ -6,6 +6,7 @@ parked, or the reason why not. Held by tests/core/test_gate.py, test_gate_model.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from lifeboat.core import refusals
@@ -18,7 +19,7 @@ from lifeboat.core.rules import GateRules
 from lifeboat.core.seat import Seat
 from lifeboat.core.seats import Seats
 from lifeboat.core.selection import LeastUtilised, Selection
-from lifeboat.core.vocabulary import UNKNOWN_POOL, Ask, Refusal
+from lifeboat.core.vocabulary import UNKNOWN_POOL, Ask, Priority, Refusal
 
 
 class Room(NamedTuple):
@@ -37,15 +38,29 @@ class Parking(NamedTuple):
 
 Decision: TypeAlias = Room | Parking | Refusal
 
+CANARY = 0.01
+"""Part of the requests that park though their wait is expected to be too long: where the estimate
+is wrong, or no longer true, they are what shows it."""
+
+
+def no_chance() -> float:
+    """Return the chance of a gate that leaves nothing to it: no jitter, every canary parks."""
+    return 0.0
+
 
 class Judge:
     """Judges requests by the rules, the backends and the pools as they are; changes none of them.
 
     parks: False once the router drains and serves no parked requests any more.
+    chance: numbers in [0, 1), for what is to be spread.
     """
 
     def __init__(
-        self, rules: GateRules, selection: Selection | None = None, probe_threshold: int = 3
+        self,
+        rules: GateRules,
+        selection: Selection | None = None,
+        probe_threshold: int = 3,
+        chance: Callable[[], float] = no_chance,
     ) -> None:
         self.rules = rules
         self.seats = Seats(rules.limits, probe_threshold)
@@ -53,6 +68,7 @@ class Judge:
         self.draining = False
         self.parks = True
         self.selection: Selection = selection or LeastUtilised()
+        self.chance = chance
 
     def judge(self, ask: Ask, place: Place, now: float, *, first: bool) -> Decision:
         """Decide on a request without acting on it: what `admit` does, and what `explain` says."""
@@ -96,7 +112,7 @@ class Judge:
             seat = self.seats.by_name[name]
             if seat.counts_for_concurrency:
                 total += seat.configured or rules.default_max_concurrency
-        if total == 0 and rules.holds:
+        if total == 0 and rules.holds(pool.name):
             return rules.default_max_concurrency
         return total
 
@@ -138,7 +154,7 @@ class Judge:
         rules = self.rules
         seats = self.seats.of(key)
         if not ask.gated or not any(seat.in_service for seat in seats):
-            if not (ask.gated and rules.holds):
+            if not (ask.gated and rules.holds(pool.name)):
                 return refusals.nothing_in_service(self, pool, route, now)
         elif not rules.queues(pool.name) and place.ttl_s is None:
             return refusals.no_room(self, pool, seats, now)
@@ -148,4 +164,25 @@ class Judge:
             return refusals.queue_full(self, pool, seats, now)
         if place.ttl_s is not None and place.parked_s >= place.ttl_s:
             return refusals.queue_timeout(self, pool, seats, place.parked_s, now)
+        if first and rules.early_refusal:
+            hopeless = self._judge_wait(ask, pool, seats, now)
+            if hopeless is not None:
+                return hopeless
         return Parking(pool.name, key)
+
+    def _judge_wait(
+        self, ask: Ask, pool: Pool, seats: tuple[Seat, ...], now: float
+    ) -> Refusal | None:
+        """Refuse whom the expected wait would leave without a slot; None = let it park.
+
+        Not the urgent, who are served before most of what is parked, nor while nothing is in
+        service: when that ends, no drain rate can tell.
+        """
+        if ask.priority is Priority.HIGH or not any(seat.in_service for seat in seats):
+            return None
+        wait_s = refusals.expected_wait(pool, now)
+        ttl_s = self.rules.ttl_of(pool.name)
+        bound_s = ttl_s if ask.patience_s is None else min(ttl_s, ask.patience_s)
+        if wait_s is None or wait_s <= bound_s or self.chance() < CANARY:
+            return None
+        return refusals.too_late(self, pool, seats, ask, wait_s, now)

@@ -6,7 +6,7 @@ tests/core/test_refusals.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from lifeboat.core.fit import Route, shorten
@@ -14,8 +14,8 @@ from lifeboat.core.pool import Pool
 from lifeboat.core.rules import GateRules
 from lifeboat.core.seat import Seat
 from lifeboat.core.seats import Seats
-from lifeboat.core.vocabulary import Reason, Refusal
-from lifeboat.core.waits import retry_after_s
+from lifeboat.core.vocabulary import Ask, Reason, Refusal
+from lifeboat.core.waits import expected_wait_s, retry_after_s
 
 NAMES_LISTED = 8
 
@@ -25,6 +25,7 @@ class Pressed(Protocol):
 
     rules: GateRules
     seats: Seats
+    chance: Callable[[], float]
 
     def ceiling(self, pool: Pool) -> int:
         """Return the most parked requests of a pool now."""
@@ -43,7 +44,7 @@ def no_room(gate: Pressed, pool: Pool, seats: Iterable[Seat], now: float) -> Ref
         effective_limits=limits,
         queue_depth=pool.depth,
         queue_limit=0,
-        retry_after_s=_retry_after(pool, now),
+        retry_after_s=_retry_after(gate, pool, now),
     )
 
 
@@ -60,7 +61,31 @@ def queue_full(gate: Pressed, pool: Pool, seats: Iterable[Seat], now: float) -> 
         effective_limits=limits,
         queue_depth=pool.depth,
         queue_limit=ceiling,
-        retry_after_s=_retry_after(pool, now),
+        retry_after_s=_retry_after(gate, pool, now),
+        estimated_wait_s=expected_wait(pool, now),
+    )
+
+
+def too_late(
+    gate: Pressed, pool: Pool, seats: Iterable[Seat], ask: Ask, wait_s: float, now: float
+) -> Refusal:
+    """The expected wait is longer than the request may be parked, or than its client waits."""
+    ttl_s = gate.rules.ttl_of(pool.name)
+    bound = f"its TTL is {ttl_s:g} s ({_ttl_rule(gate, pool)})"
+    if ask.patience_s is not None and ask.patience_s < ttl_s:
+        bound = f"its client waits {ask.patience_s:g} s more (X-Lifeboat-Deadline-ms)"
+    return Refusal(
+        Reason.QUEUE_FULL,
+        f"a request for {shorten(pool.name)} would be parked for about {wait_s:.1f} s "
+        f"({pool.depth} are before it) and {bound}: add capacity, or set "
+        "LIFEBOAT_LB_EARLY_REFUSAL=false to let it wait all the same",
+        pool=pool.name,
+        effective_limits=_limits(seats),
+        queue_depth=pool.depth,
+        queue_limit=gate.ceiling(pool),
+        retry_after_s=_retry_after(gate, pool, now),
+        estimated_wait_s=wait_s,
+        predicted=True,
     )
 
 
@@ -77,7 +102,8 @@ def bytes_full(
         effective_limits=_limits(seats),
         queue_depth=None if pool is None else pool.depth,
         queue_limit=None if pool is None else gate.ceiling(pool),
-        retry_after_s=None if pool is None else _retry_after(pool, now),
+        retry_after_s=None if pool is None else _retry_after(gate, pool, now),
+        estimated_wait_s=None if pool is None else expected_wait(pool, now),
     )
 
 
@@ -96,7 +122,8 @@ def queue_timeout(
         queue_depth=pool.depth,
         queue_limit=gate.ceiling(pool),
         wait_s=waited_s,
-        retry_after_s=_retry_after(pool, now),
+        retry_after_s=_retry_after(gate, pool, now),
+        estimated_wait_s=expected_wait(pool, now),
     )
 
 
@@ -169,8 +196,14 @@ def _state(seat: Seat) -> str:
     return f"is {seat.standing.health.value}{detail}"
 
 
-def _retry_after(pool: Pool, now: float) -> float | None:
-    return retry_after_s(pool.depth, pool.drain.per_second(now, pool.oldest_wait_s(now)))
+def expected_wait(pool: Pool, now: float) -> float | None:
+    """Return how long one more request would be parked, None where that would be a guess."""
+    return expected_wait_s(pool.depth, pool.drain.per_second(now, pool.oldest_wait_s(now)))
+
+
+def _retry_after(gate: Pressed, pool: Pool, now: float) -> float | None:
+    rate = pool.drain.per_second(now, pool.oldest_wait_s(now))
+    return retry_after_s(pool.depth, rate, gate.chance())
 
 
 def _ceiling_rule(gate: Pressed, pool: Pool) -> str:

@@ -18,6 +18,7 @@ class PoolRules:
     """What `models:` sets for one pool; None = as the mode says.
 
     max_depth: ceiling of parked requests, 0 parks nothing. max_requests_per_minute: 0 = no limit.
+    hold_when_down: park while it has no live backend, whatever the general rule.
     adaptive: its backends learn their limits, where they do not say otherwise.
     """
 
@@ -25,6 +26,7 @@ class PoolRules:
     queue_ttl_s: float | None = None
     max_depth: int | None = None
     max_requests_per_minute: int = 0
+    hold_when_down: bool = False
     adaptive: bool = False
 
 
@@ -36,6 +38,7 @@ class GateRules:
     """Everything configurable that bears on a decision of the gate.
 
     max_depth: absolute ceiling per pool in every mode, None = by multiplier; 0 parks nothing.
+    early_refusal: refuse at once whom the expected wait would leave without a slot.
     pools: by model name; a model named here is known even while it has no backend.
     row: the mode's row of the table.
     """
@@ -53,6 +56,7 @@ class GateRules:
     default_max_concurrency: int = 32
     gguf_default_max_concurrency: int = 16
     hold_when_down: bool = False
+    early_refusal: bool = False
     max_parked_bytes: int = 1 << 30
     pools: Mapping[str, PoolRules] = field(default_factory=dict[str, PoolRules])
     row: ModeRow = field(init=False, repr=False, compare=False)
@@ -85,10 +89,9 @@ class GateRules:
             self.queue_all_depth_multiplier if self.row.long_wait else self.queue_depth_multiplier
         )
 
-    @property
-    def holds(self) -> bool:
-        """Whether requests park while a known model has no live backend."""
-        return self.hold_when_down or self.row.held_when_down
+    def holds(self, pool: str) -> bool:
+        """Return whether requests of this pool park while it has no live backend."""
+        return self.hold_when_down or self.row.held_when_down or self.of(pool).hold_when_down
 
     def of(self, pool: str) -> PoolRules:
         """Return what is set for one pool."""

@@ -76,6 +76,8 @@ class EstimateMethod(StrEnum):
     """The linear, script-aware figure."""
     TOKENIZER = "tokenizer"
     """Counted by the configured encoding (possibly stopped early, above the largest cap)."""
+    ENGINE = "engine"
+    """Counted by a backend's own tokenizer, exact (`exact_border`)."""
     IDS = "ids"
     """Pre-tokenised input: one token an id, exact."""
     BYTES = "bytes"
@@ -120,6 +122,7 @@ class Ask:
     body_bytes: bytes of its body held while it is parked (for the report; the ledger counts them).
     gated: False for proxied paths that do no inference and take no slot.
     backend: the one backend that may serve it (the maker of a job's id); None = any that fits.
+    patience_s: how long its client waits for a slot, None where it did not say.
     """
 
     model: str
@@ -129,6 +132,7 @@ class Ask:
     body_bytes: int = 0
     gated: bool = True
     backend: str | None = None
+    patience_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +235,8 @@ class Refusal:
     effective_limits: per candidate backend, None = ungated, 0 = closed.
     wait_s: how long the request was parked in all.
     retry_after_s: from the pool's measured drain rate; None where it would be a guess.
+    estimated_wait_s: how long one more request would be parked, by the same rate; only where one
+        was to be. predicted: refused early, for that wait.
     """
 
     reason: Reason
@@ -242,6 +248,8 @@ class Refusal:
     queue_limit: int | None = None
     wait_s: float = 0.0
     retry_after_s: float | None = None
+    estimated_wait_s: float | None = None
+    predicted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

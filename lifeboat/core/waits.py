@@ -247,12 +247,30 @@ RETRY_AFTER_MAX_S = 119.0
 """The longest Retry-After ever sent: contract, section 5 (1..119 whole seconds)."""
 
 
-def retry_after_s(depth: int, rate_per_s: float | None) -> float | None:
+RETRY_JITTER = 0.25
+"""Those refused together are told times up to this part apart, or they would come back together."""
+
+
+def expected_wait_s(depth: int, rate_per_s: float | None) -> float | None:
     """Return the seconds after which one more request would be served behind `depth` parked ones.
 
-    None where the rate is unknown or zero: a guess is not sent. At most 119 s; the edge rounds up
-    to whole seconds for `Retry-After`, and to milliseconds for `retry-after-ms`.
+    None where the rate is unknown or zero. A mean over the pool: smaller or more urgent requests
+    are served sooner, others later.
     """
     if rate_per_s is None or not rate_per_s > 0.0:
         return None
-    return min((max(depth, 0) + 1) / rate_per_s, RETRY_AFTER_MAX_S)
+    return (max(depth, 0) + 1) / rate_per_s
+
+
+def retry_after_s(depth: int, rate_per_s: float | None, chance: float = 0.0) -> float | None:
+    """Return the expected wait, up to a quarter later, and at most 119 s.
+
+    None where it is unknown: a guess is not sent. chance: in [0, 1), spreads the answers; where
+    the most cuts them off, downwards from there. The edge rounds up to whole seconds for
+    `Retry-After`, and to milliseconds for `retry-after-ms`.
+    """
+    wait_s = expected_wait_s(depth, rate_per_s)
+    if wait_s is None:
+        return None
+    spread_s = min(wait_s, RETRY_AFTER_MAX_S) * (1.0 + RETRY_JITTER * chance)
+    return spread_s if spread_s <= RETRY_AFTER_MAX_S else 2 * RETRY_AFTER_MAX_S - spread_s

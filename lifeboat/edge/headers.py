@@ -37,8 +37,11 @@ ATTEMPTS = b"X-Lifeboat-Attempts"
 REJECT_REASON = b"X-Lifeboat-Reject-Reason"
 REQUEST_ID = b"X-Request-ID"
 PRIORITY = b"X-Lifeboat-Priority"
+DEADLINE_MS = b"X-Lifeboat-Deadline-ms"
 _REQUEST_ID_LOWER = REQUEST_ID.lower()
 _PRIORITY_LOWER = PRIORITY.lower()
+_DEADLINE_LOWER = DEADLINE_MS.lower()
+_MILLISECONDS = re.compile(rb"[0-9]{1,12}")
 
 _REPLACED_UPSTREAM = frozenset({b"host", b"content-length", b"expect", b"x-request-id"})
 """Expect is answered by the router itself; the others are written anew."""
@@ -192,6 +195,16 @@ def priority_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[Priority, bool]
             if name == priority.value.encode("ascii"):
                 return priority, True
     return Priority.NORMAL, False
+
+
+def deadline_of(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
+    """Return the seconds from its head in which a client wants a request under way.
+
+    None without the header, and for anything but one whole number of milliseconds.
+    """
+    values = Headers.of(headers).values(_DEADLINE_LOWER)
+    text = values[0].strip() if len(values) == 1 else b""
+    return int(text) / 1000 if _MILLISECONDS.fullmatch(text) else None
 
 
 def presented_keys(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, ...]:

@@ -23,7 +23,7 @@ from lifeboat.door import CLIENT_GONE, Door
 from lifeboat.edge.bodyscan import splice_model
 from lifeboat.edge.dispatch import Dispatch, GiveUp, GoOn
 from lifeboat.edge.endpoints import BodyKind, Endpoint, ModelRule
-from lifeboat.edge.headers import presented_keys, priority_of, request_id_of
+from lifeboat.edge.headers import deadline_of, presented_keys, priority_of, request_id_of
 from lifeboat.edge.held import HeldAnswer
 from lifeboat.edge.intake import IntakeRules, parse_body, read_body
 from lifeboat.edge.journey import Journey, NewId
@@ -165,6 +165,8 @@ class Proxy:
         endpoint = journey.endpoint
         if endpoint.model is ModelRule.BY_ID:
             return self._by_id(journey)
+        if endpoint.model is ModelRule.IN_QUERY:
+            return self._in_query(journey)
         if endpoint.body is BodyKind.NONE:
             return self._ask(journey, None, NO_TOKENS)
         parsed = await parse_body(journey, body, self.rules.intake, self._yield_now)
@@ -181,7 +183,11 @@ class Proxy:
         if resolved.rewrite is not None and parsed.model is not None:
             journey.body = splice_model(parsed, resolved.rewrite)
             journey.drop_encoding = parsed.plain is not body
-        ask = replace(asked, model=resolved.model, body_bytes=len(body))
+        deadline_s = deadline_of(journey.headers)
+        if deadline_s is not None:
+            # What reading the body took is gone already.
+            deadline_s = max(0.0, deadline_s - (self._door.clock() - journey.started_at))
+        ask = replace(asked, model=resolved.model, body_bytes=len(body), patience_s=deadline_s)
         journey.estimate = ask.estimate
         caps = self._door.caps(ask.model, ask.capability)
         counter = self._counter
@@ -191,6 +197,17 @@ class Proxy:
                 journey.estimate = counted
                 ask = replace(ask, estimate=counted)
         return ask
+
+    def _in_query(self, journey: Journey) -> Ask | Refusal:
+        raw_path = journey.request.raw_path
+        journey.model = model_in_query(raw_path)
+        asked = self._ask(journey, journey.model or None, NO_TOKENS)
+        if isinstance(asked, Refusal):
+            return asked
+        resolved = self._fleet.resolve(asked.model)
+        if resolved.rewrite is not None:
+            journey.sent_path = with_model(raw_path, resolved.rewrite)
+        return replace(asked, model=resolved.model)
 
     def _ask(self, journey: Journey, model: str | None, estimate: Estimate) -> Ask | Refusal:
         endpoint = journey.endpoint

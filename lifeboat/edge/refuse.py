@@ -25,6 +25,8 @@ MAX_MESSAGE_CHARS = 2000
 MAX_DETAIL_CHARS = 300
 RETRY_AFTER_BOUNDS_S = (1, 119)
 """Whole seconds of Retry-After: the SDKs ignore zero, and two minutes or more."""
+QUEUE_REASONS = frozenset({Reason.QUEUE_FULL, Reason.QUEUE_TIMEOUT})
+"""Refusals that tell how long one more request would be parked."""
 JSON_TYPE = "application/json; charset=utf-8"
 ANTHROPIC_PREFIX = "/v1/messages"
 
@@ -83,6 +85,10 @@ def refusal_response(
         "request_id": request_id,
         "advice": row.advice,
     }
+    if refusal.reason in QUEUE_REASONS:
+        wait_s = refusal.estimated_wait_s
+        error["estimated_wait_ms"] = None if wait_s is None else math.ceil(wait_s * 1000)
+        error["predicted"] = refusal.predicted
     if attempts:
         error["attempts"] = [_attempt_json(attempt) for attempt in attempts]
     response = _json_response(

@@ -43,6 +43,7 @@ def gate_rules(configuration: Configuration, live: LiveMode | None = None) -> Ga
         default_max_concurrency=settings.default_max_concurrency,
         gguf_default_max_concurrency=settings.gguf_default_max_concurrency,
         hold_when_down=settings.hold_when_down,
+        early_refusal=settings.early_refusal,
         max_parked_bytes=settings.max_parked_bytes,
         pools={
             model.name: _pool_rules(model)
@@ -104,6 +105,7 @@ LIVE = frozenset(
         "mode", "queue_enabled", "queue_ttl_s", "queue_depth_multiplier", "queue_max_depth",
         "boost_s", "queue_all_ttl_s", "queue_all_depth_multiplier", "superfast_cap", "share",
         "gguf_default_max_concurrency", "default_max_concurrency", "hold_when_down",
+        "early_refusal",
         "connect_timeout_s", "first_byte_timeout_s", "idle_timeout_s", "probe_interval_s",
         "probe_timeout_s", "models_interval_s", "reject_status", "redispatch", "image_tokens",
         "audio_bytes_per_token", "max_body_bytes", "max_parked_bytes", "client_head_timeout_s",

@@ -36,6 +36,7 @@ class Settings:
     queue_depth_multiplier: float
     queue_max_depth: int | None
     boost_s: float
+    early_refusal: bool
     queue_all_ttl_s: float
     queue_all_depth_multiplier: float
     superfast_cap: int
@@ -84,6 +85,7 @@ class BackendConfig:
     max_concurrency: None where nothing is configured; 0 disables the gate.
     adaptive: whether its limit is learned; None = as its pools say.
     max_input_tokens: 0 = no cap; "auto" = the engine's own.
+    exact_border: near that cap the engine's own tokenizer decides.
     *_timeout_s: None where the global setting applies.
     simulate: for the embedded engine, which knows its keys.
     replicas: None for one backend under its own name.
@@ -96,6 +98,7 @@ class BackendConfig:
     models: tuple[str, ...] | None = None
     max_concurrency: int | None = None
     max_input_tokens: int | Literal["auto"] = 0
+    exact_border: bool = False
     serves: frozenset[Capability] = frozenset({Capability.GENERATE})
     api_key: str | None = field(default=None, repr=False)
     connect_timeout_s: float | None = None

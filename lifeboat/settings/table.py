@@ -151,6 +151,11 @@ SETTINGS: tuple[Setting, ...] = (
         "boost_s", 10.0, _LB + "QUEUE_DEADLINE_BOOST_SEC", "queue.boost", Group.ROUTING,
         "A request parked for this long goes before every fresher one.", zero=True,
     ),
+    _switch(
+        "early_refusal", False, _LB + "EARLY_REFUSAL", "queue.early_refusal", Group.ROUTING,
+        "Whether a request that would be parked longer than its TTL, or than its "
+        "`X-Lifeboat-Deadline-ms`, is refused at once; one in a hundred still parks.",
+    ),
     _seconds(
         "queue_all_ttl_s", 600.0, _LB + "QUEUE_ALL_TTL_SEC", "queue_all.ttl", Group.ROUTING,
         "The TTL under queue-all.",

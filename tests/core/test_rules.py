@@ -65,8 +65,10 @@ def test_the_ttl_is_the_pools_own_or_the_modes() -> None:
 
 
 def test_who_holds_requests_while_nothing_is_up() -> None:
-    assert (PLAIN.holds, FAST.holds, ALL.holds) == (False, False, True)
-    assert replace(PLAIN, hold_when_down=True).holds
+    assert (PLAIN.holds("m"), FAST.holds("m"), ALL.holds("m")) == (False, False, True)
+    assert replace(PLAIN, hold_when_down=True).holds("m")
+    own = replace(PLAIN, pools={"m": PoolRules(hold_when_down=True)})
+    assert (own.holds("m"), own.holds("n")) == (True, False)
 
 
 def test_the_defaults_are_the_published_ones() -> None:

@@ -13,6 +13,7 @@ from lifeboat.core.waits import (
     WINDOW_S,
     DrainRate,
     WaitRecord,
+    expected_wait_s,
     retry_after_s,
 )
 
@@ -248,3 +249,28 @@ def test_retry_after_is_the_time_to_drain_what_is_ahead_or_nothing(
     depth: int, rate_per_s: float | None, expected: float | None
 ) -> None:
     assert retry_after_s(depth, rate_per_s) == expected
+
+
+@given(
+    st.integers(0, 10_000),
+    st.floats(1e-6, 1e6),
+    st.floats(0.0, 1.0, exclude_max=True),
+)
+def test_retries_are_spread_and_stay_below_two_minutes(
+    depth: int, rate_per_s: float, chance: float
+) -> None:
+    told = retry_after_s(depth, rate_per_s, chance)
+    expected = expected_wait_s(depth, rate_per_s)
+    assert told is not None and expected is not None
+    assert 0.0 < told <= RETRY_AFTER_MAX_S
+    if expected * 1.25 <= RETRY_AFTER_MAX_S:
+        assert expected <= told <= expected * 1.25
+    else:
+        # Cut off, and spread all the same.
+        assert told >= 0.75 * RETRY_AFTER_MAX_S
+
+
+def test_two_who_are_refused_together_are_told_different_times() -> None:
+    for depth in (0, 10, 10_000):
+        told = [retry_after_s(depth, 1.0, chance) for chance in (0.0, 0.3, 0.6, 0.9)]
+        assert len(set(told)) == 4

@@ -9,6 +9,7 @@ import pytest
 from lifeboat.core.vocabulary import Priority
 from lifeboat.edge.headers import (
     client_headers,
+    deadline_of,
     header_text,
     presented_keys,
     priority_of,
@@ -213,3 +214,21 @@ def test_no_name_can_forge_a_header_line() -> None:
     assert header_text("a\r\nX: y\x00\x7f") == b"a??X: y??"
     assert header_text("\ud800") == b"?"
     assert header_text("bücher") == "bücher".encode()
+
+
+@pytest.mark.parametrize(
+    ("values", "deadline_s"),
+    [
+        ([], None),
+        ([b"1500"], 1.5),
+        ([b" 0 "], 0.0),
+        ([b"-5"], None),
+        ([b"1.5"], None),
+        ([b"soon"], None),
+        ([b""], None),
+        ([b"9" * 40], None),
+        ([b"100", b"200"], None),
+    ],
+)
+def test_the_deadline_of_a_client(values: list[bytes], deadline_s: float | None) -> None:
+    assert deadline_of([(b"x-lifeboat-DEADLINE-ms", value) for value in values]) == deadline_s

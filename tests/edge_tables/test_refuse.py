@@ -189,3 +189,14 @@ def test_not_found_and_wrong_method() -> None:
 def test_an_error_can_end_the_connection() -> None:
     assert error_response(400, "m", code=None, close=True).keep_alive is False
     assert refuse(Refusal(Reason.SHUTTING_DOWN, "m"), close=True).keep_alive is False
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_refusals_of_the_queue_tell_the_expected_wait(reason: Reason) -> None:
+    told = body_of(refuse(Refusal(reason, "m", estimated_wait_s=2.5, predicted=True)))["error"]
+    if reason in (Reason.QUEUE_FULL, Reason.QUEUE_TIMEOUT):
+        assert (told["estimated_wait_ms"], told["predicted"]) == (2500, True)
+        unknown = body_of(refuse(Refusal(reason, "m")))["error"]
+        assert (unknown["estimated_wait_ms"], unknown["predicted"]) == (None, False)
+    else:
+        assert "estimated_wait_ms" not in told and "predicted" not in told

@@ -19,7 +19,7 @@ def test_every_rule_of_the_gate_has_its_setting() -> None:
         "queue_depth_multiplier": 2.5, "queue_max_depth": 7, "boost_s": 3.0,
         "queue_all_ttl_s": 8.0, "queue_all_depth_multiplier": 9.0, "superfast_cap": 2,
         "share": 0.5, "default_max_concurrency": 11, "gguf_default_max_concurrency": 12,
-        "hold_when_down": True, "max_parked_bytes": 13,
+        "hold_when_down": True, "max_parked_bytes": 13, "early_refusal": True,
     }  # fmt: skip
     rules = gate_rules(configured(**values))
     for name, value in values.items():

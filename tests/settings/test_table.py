@@ -52,6 +52,7 @@ CONTRACT: dict[str, tuple[str, object]] = {
     "queue_depth_multiplier": ("LB_QUEUE_MAX_DEPTH_MULTIPLIER", 4),
     "queue_max_depth": ("LB_QUEUE_MAX_DEPTH", None),
     "boost_s": ("LB_QUEUE_DEADLINE_BOOST_SEC", 10.0),
+    "early_refusal": ("LB_EARLY_REFUSAL", False),
     "queue_all_ttl_s": ("LB_QUEUE_ALL_TTL_SEC", 600.0),
     "queue_all_depth_multiplier": ("LB_QUEUE_ALL_DEPTH_MULTIPLIER", 1000),
     "superfast_cap": ("LB_SUPERFAST_CAP", 4),
