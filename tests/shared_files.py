@@ -1,37 +1,39 @@
-"""Where the recorded traces and request bodies lie that some tests replay.
+"""Where the recorded traces, request bodies and fault cases lie that some tests replay.
 
-They are too large for the repository and stand beside the checkout, in a folder `shared`; the
-variable LIFEBOAT_SHARED names another place. A test that needs them and finds none fails: a
-replay that replays nothing proves nothing.
+Those that the suite needs are kept in tests/recorded; a folder `shared` beside the checkout, or the
+one that LIFEBOAT_SHARED names, comes first and may hold newer or larger ones. A test whose file is
+nowhere fails: a replay that replays nothing proves nothing.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+RECORDED = Path(__file__).parent / "recorded"
 
-def shared_root() -> Path:
-    """Return the folder of shared files; raises FileNotFoundError where there is none."""
+
+def shared_roots() -> Iterator[Path]:
+    """Yield the folders to look in, the first that has a file being the one."""
     named = os.environ.get("LIFEBOAT_SHARED")
     if named:
-        root = Path(named)
-        if root.is_dir():
-            return root
-        raise FileNotFoundError(f"LIFEBOAT_SHARED names {named!r}, which is no directory")
+        if not Path(named).is_dir():
+            raise FileNotFoundError(f"LIFEBOAT_SHARED names {named!r}, which is no directory")
+        yield Path(named)
     for parent in Path(__file__).resolve().parents:
-        beside = parent / "shared"
-        if (beside / "traces").is_dir():
-            return beside
-    raise FileNotFoundError(
-        "no directory `shared` beside the checkout: set LIFEBOAT_SHARED to the folder that holds "
-        "traces/ and cases/"
-    )
+        if (parent / "shared" / "traces").is_dir():
+            yield parent / "shared"
+            break
+    yield RECORDED
 
 
 def shared_path(relative: str) -> Path:
-    """Return the path of one shared file; raises FileNotFoundError naming what is missing."""
-    path = shared_root() / relative
-    if not path.exists():
-        raise FileNotFoundError(f"the shared file {relative!r} is not at {path}")
-    return path
+    """Return the path of one recorded file; raises FileNotFoundError naming what is missing."""
+    roots = list(shared_roots())
+    for root in roots:
+        if (root / relative).exists():
+            return root / relative
+    raise FileNotFoundError(
+        f"the recorded file {relative!r} is in none of {', '.join(map(str, roots))}"
+    )
