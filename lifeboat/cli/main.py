@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "agent": "lifeboat.cli.agent",
     "sim": "lifeboat.cli.sim",
     "simulate": "lifeboat.cli.simulate",
+    "tune": "lifeboat.cli.tune",
     "version": "lifeboat.cli.version",
 }
 """Command -> the module whose attribute of the same name (dashes as underscores) it is."""
