@@ -33,7 +33,7 @@ def parameters(arguments: argparse.Namespace) -> xllamacpp.CommonParams:
     params.port = arguments.port
     params.n_parallel = arguments.slots
     params.n_ctx = arguments.slots * arguments.context
-    # A stream holds one of its HTTP threads, waiting or not: where all are held, nobody hears of it.
+    # A stream holds one of its HTTP threads, waiting or not: where all are held, it answers nobody.
     params.n_threads_http = 4 * arguments.slots + 16
     params.endpoint_metrics = True
     params.endpoint_slots = True

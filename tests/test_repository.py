@@ -8,8 +8,10 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
 
+from lifeboat.cli.main import main
 from lifeboat.settings.table import environment_names
 from tests.settings.configured import configure
 
@@ -45,10 +47,18 @@ WRITTEN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DEPLOYED = [path for path in sorted((ROOT / "deploy").iterdir()) if path.is_file()]
 
 
+def command_variables() -> set[str]:
+    """Return the variables that are no settings of the router but options of a command."""
+    context = click.Context(main)
+    commands = [main.get_command(context, name) for name in main.list_commands(context)]
+    options = [option for command in commands if command for option in command.params]
+    return {str(option.envvar) for option in options if option.envvar}
+
+
 @pytest.mark.parametrize("path", [*WRITTEN, *DEPLOYED], ids=lambda path: path.name)
 def test_every_variable_that_is_written_about_exists(path: Path) -> None:
     named = set(re.findall(r"LIFEBOAT_[A-Z_]*[A-Z]", path.read_text(encoding="utf-8")))
-    assert named <= environment_names()
+    assert named <= environment_names() | command_variables()
 
 
 def _yaml_examples() -> list[str]:

@@ -60,6 +60,20 @@ def _method(shape: Shape) -> EstimateMethod:
     return EstimateMethod.IDS if shape.has_ids else EstimateMethod.QUICK
 
 
+BORDER = 0.15
+"""Where `exact_border` asks the engine: an estimate within this part of its cap (issue 4).
+The configured tokenizer has another vocabulary than the model, so its count is an estimate too."""
+
+
+def near_border(estimate: Estimate, cap: int) -> bool:
+    """Say whether an estimate lies so near to a cap that only the engine itself can tell.
+
+    cap: in tokens; 0 is no cap. What is exact already is near nothing.
+    """
+    guessed = estimate.method in (EstimateMethod.QUICK, EstimateMethod.TOKENIZER)
+    return guessed and cap > 0 and abs(estimate.tokens - cap) <= BORDER * cap
+
+
 def needs_count(estimate: Estimate, caps: Iterable[int], around: Bounds | None = None) -> bool:
     """Whether the tokenizer could change which of `caps` cover the request.
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
-from lifeboat.core.estimate import bounds, needs_count, quick
+from lifeboat.core.estimate import bounds, near_border, needs_count, quick
 from lifeboat.core.explain import Explanation
 from lifeboat.core.rejections import REJECTIONS, status_of
 from lifeboat.core.vocabulary import Ask, Estimate, Priority, Refusal
@@ -81,6 +82,9 @@ class Explainer:
             estimate = await self._counter.count(parsed.shape, max(caps)) or estimate
         rank = Priority(priority) if priority in tuple(Priority) else Priority.NORMAL
         ask = Ask(model, endpoint.capability, estimate, rank, len(raw), endpoint.gated)
+        if any(near_border(estimate, cap) for cap in caps):
+            estimate = await self._fleet.exact_size(ask, endpoint.protocol, raw)
+            ask = replace(ask, estimate=estimate)
         told = self._door.explain(ask)
         return {
             "model": asked,

@@ -15,9 +15,11 @@ from dataclasses import replace
 
 from lifeboat.core.gate import Gate
 from lifeboat.core.modes import Mode
+from lifeboat.core.protocol import Protocol
 from lifeboat.core.rules import GateRules
-from lifeboat.core.vocabulary import Capability, EngineReading
+from lifeboat.core.vocabulary import Ask, Capability, EngineReading, Estimate
 from lifeboat.door import Door
+from lifeboat.fleet.border import Border
 from lifeboat.fleet.changes import UNSET, Patch, Registration, Unset
 from lifeboat.fleet.engine_room import EngineRoom
 from lifeboat.fleet.inquiry import Inquirer
@@ -65,6 +67,7 @@ class Fleet:
         self._door = door
         self._live = LiveMode()
         self._inquirer = Inquirer()
+        self._border = Border(self._inquirer, clock)
         self._engine_room = EngineRoom(embedded, stop_embedded)
         self._roster = Roster(door, int(wall()))
         self._pace = pace
@@ -125,6 +128,18 @@ class Fleet:
     def member(self, name: str) -> Member | None:
         """Return a backend that is present, or has left and still runs requests."""
         return self._roster.member(name)
+
+    async def exact_size(self, ask: Ask, protocol: Protocol, body: bytes) -> Estimate:
+        """Return the size by a backend's own tokenizer where `exact_border` wants it; else ask's.
+
+        body: the request's plain JSON. Takes `BUDGET_S` at the most; never raises.
+        """
+        live = [
+            known
+            for known in self._roster.names.members(ask.model)
+            if (seat := self._roster.seat(known.member.name)) is not None and seat.in_service
+        ]
+        return await self._border.settle(ask, protocol, body, live)
 
     def nudge(self, model: str) -> None:
         """Note that a request for a model found nothing in service, or was parked.

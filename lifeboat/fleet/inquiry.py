@@ -1,4 +1,4 @@
-"""Asks backends about themselves: short GETs, apart from the traffic, bounded in time and size.
+"""Asks backends about themselves: short requests, apart from the traffic, bounded in time and size.
 
 Nothing here touches a counter of the gate. No proxy of the environment is used (BUG-208), no
 redirect followed, no connection limit applied (a hidden one would be a queue), names are resolved
@@ -61,16 +61,29 @@ class Inquirer:
         self._session: aiohttp.ClientSession | None = None
         self._trust: dict[Path, ssl.SSLContext] = {}
 
-    async def ask(self, member: Member, path: str, timeout_s: float) -> Reply:
-        """Return the answer to GET `path`, whatever its status. Raises AskError."""
+    async def ask(
+        self, member: Member, path: str, timeout_s: float, body: bytes | None = None
+    ) -> Reply:
+        """Return the answer to GET `path`, whatever its status. Raises AskError.
+
+        body: JSON to be sent by POST instead.
+        """
+        method = "GET" if body is None else "POST"
         headers = {"Accept": "application/json, text/plain;q=0.9, */*;q=0.5"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         if member.api_key:
             headers["Authorization"] = f"Bearer {member.api_key}"
         try:
             async with asyncio.timeout(timeout_s):
                 trust = await self.trust_of(member)
-                async with self._open().get(
-                    join(member.url, path), headers=headers, ssl=trust, allow_redirects=False
+                async with self._open().request(
+                    method,
+                    join(member.url, path),
+                    data=body,
+                    headers=headers,
+                    ssl=trust,
+                    allow_redirects=False,
                 ) as answer:
                     body = await _bounded(answer.content)
                     cut = len(body) > MOST_BYTES
@@ -80,7 +93,7 @@ class Inquirer:
                         answer.status, answer.headers.get("Content-Type"), body[:MOST_BYTES], cut
                     )
         except TimeoutError:
-            raise AskError(f"no answer to GET {path} within {timeout_s:g} s") from None
+            raise AskError(f"no answer to {method} {path} within {timeout_s:g} s") from None
         except aiohttp.ClientConnectorError as error:
             refused = isinstance(error.os_error, ConnectionRefusedError)
             ours = is_ours(error.os_error)

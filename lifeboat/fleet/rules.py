@@ -66,6 +66,8 @@ def _pool_rules(model: ModelConfig) -> PoolRules:
         queue_ttl_s=model.queue.ttl_s,
         max_depth=model.queue.max_depth,
         max_requests_per_minute=model.max_requests_per_minute or 0,
+        # A pool that sleeps is woken by what it holds.
+        hold_when_down=model.scaling is not None and model.scaling.policy.least == 0,
         adaptive=model.adaptive,
     )
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lifeboat.core.vocabulary import Capability, Kind
-from lifeboat.settings.quantities import Duration, Integer, TokenCap
+from lifeboat.settings.quantities import Duration, Integer, Number, TokenCap
+from lifeboat.settings.scaling import CommandLine
 from lifeboat.settings.texts import FilePath, FreeMapping, Key, Text, Words
 from lifeboat.settings.values import Boolean, Choice, ValueType
 
@@ -72,6 +73,11 @@ BACKEND_ENTRIES: tuple[Entry, ...] = (
         "engine's own.",
     ),
     Entry(
+        "exact_border", "exact_border", Boolean(), "false",
+        "Whether its own tokenizer decides where an estimate is within 15 % of its input cap "
+        "(gguf, vllm and simulated; one short request to it each time).",
+    ),
+    Entry(
         "serves", "serves",
         Words(Choice(tuple(capability.value for capability in Capability)), "capabilities"),
         "[generate]", "What it can do.",
@@ -122,4 +128,43 @@ MODEL_ENTRIES: tuple[Entry, ...] = (
     Entry("queue.enabled", "enabled", Boolean(), "the setting", "Whether its requests park."),
     Entry("queue.ttl", "ttl_s", _TIMEOUT, "the setting", "This pool's TTL."),
     Entry("queue.max_depth", "max_depth", Integer(0, 10_000_000), "the setting", "Its ceiling."),
+    Entry(
+        "scaling.backend", "scaling_backend", NAME, "none",
+        "The embedded simulated backend (its name without the number) whose replicas come and go.",
+    ),
+    Entry(
+        "scaling.command", "scaling_command", CommandLine(), "none",
+        "Instead: a program and its arguments, run without a shell to change the number of "
+        "replicas; `{model}`, `{desired}` and `{current}` are filled in.",
+    ),
+    Entry(
+        "scaling.timeout", "scaling_timeout_s", _TIMEOUT, "60",
+        "How long the command may take, in seconds, before it is ended.",
+    ),
+    Entry(
+        "scaling.min", "least", Integer(0, 10_000), "1",
+        "Fewest replicas; 0 lets the pool go to sleep, and the first request is held and wakes it.",
+    ),
+    Entry("scaling.max", "most", Integer(1, 10_000), "none", "Most replicas; must be given."),
+    Entry(
+        "scaling.target", "target", Number(0, 1, above=True), "0.7",
+        "The part of its slots that the pool should use.",
+    ),
+    Entry(
+        "scaling.sustain", "sustain_s", _TIMEOUT, "300",
+        "How long a demand must last before replicas are added for it, in seconds.",
+    ),
+    Entry(
+        "scaling.startup", "startup_s", Duration(0, 604_800), "300",
+        "How long a replica takes until it serves, in seconds.",
+    ),
+    Entry(
+        "scaling.scale_down_delay", "scale_down_delay_s", _TIMEOUT, "600",
+        "How long replicas must have been superfluous before they go, in seconds.",
+    ),
+    Entry(
+        "scaling.panic", "panic_factor", Number(0, 1000), "2",
+        "A demand of so many times the present slots, for a tenth of `sustain`, adds replicas at "
+        "once; 0 is off.",
+    ),
 )  # fmt: skip

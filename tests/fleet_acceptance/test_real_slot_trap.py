@@ -101,3 +101,21 @@ async def agrees(running: Running, url: str) -> None:
     told = " ".join(shown["warnings"])
     assert f"has {SLOTS} slots" in told
     assert f"{deferred} requests wait inside the server" in told
+
+
+async def test_the_border_is_exact_by_a_real_servers_own_tokenizer(tmp_path: Path) -> None:
+    """What it says of a prompt's size beforehand is what it then reports to have read."""
+    await asyncio.to_thread(install)
+    body = chat_body("Ünïcode, code() and prose: the quick brown fox. " * 12, model=MODEL)
+    async with llama(tmp_path) as url:
+        entry = {"name": "gguf-1", "kind": "gguf", "url": url, "exact_border": True}
+        async with running_router(backends_yaml(entry), tmp_path) as running:
+            answer = await running.ask(CHAT, {**body, "max_tokens": 1})
+            read = answer.json["usage"]["prompt_tokens"]
+            for cap, status in ((read - 1, 413), (read, 200)):
+                change = {"max_input_tokens": cap}
+                assert (await running.admin("PATCH", "backends/gguf-1", change)).status == 200
+                told = await running.admin("POST", "explain", {"path": CHAT, "body": body})
+                assert told.json["estimate"]["method"] == "engine", told.json
+                assert told.json["estimate"]["tokens"] == read
+                assert (await running.ask(CHAT, {**body, "max_tokens": 1})).status == status
