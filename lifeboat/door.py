@@ -10,8 +10,8 @@ tests/door/test_door.py. Sources of the hazard: cpython#90155, anyio#1145.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import TypeVar, cast
 
 from lifeboat.core.explain import Explanation, explain
@@ -75,23 +75,13 @@ class Door:
                 self._settle()
             raise
 
-    @asynccontextmanager
-    async def slot(self, ask: Ask, place: Place | None = None) -> AsyncGenerator[Lease | Refusal]:
-        """Enter for the length of a block; a lease still open at its end is closed.
+    def slot(self, ask: Ask, place: Place | None = None) -> Slot:
+        """Enter for the length of a block (`async with`); a lease still open at its end is closed.
 
         A cancelled block means that the client left; any other exception is a fault of ours and
         says nothing about the backend.
         """
-        admission = await self.enter(ask, place)
-        outcome = ABANDONED
-        try:
-            yield admission
-        except asyncio.CancelledError:
-            outcome = CLIENT_GONE
-            raise
-        finally:
-            if isinstance(admission, Lease):
-                self.close(admission, outcome)
+        return Slot(self, ask, place)
 
     def close(self, lease: Lease, outcome: Outcome) -> None:
         """Close a lease; closing again does nothing. Synchronous, and it cannot fail."""
@@ -216,3 +206,32 @@ class Door:
         self._timer_at = event_at
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(max(0.0, event_at - now), self._fire)
+
+
+class Slot:
+    """What `Door.slot` returns: gives the admission, and closes its lease when the block ends.
+
+    By hand: `asynccontextmanager` would cost each request 2 us more, of 10 in all.
+    """
+
+    __slots__ = ("_admission", "_ask", "_door", "_place")
+
+    def __init__(self, door: Door, ask: Ask, place: Place | None) -> None:
+        self._door = door
+        self._ask = ask
+        self._place = place
+        self._admission: Lease | Refusal | None = None
+
+    async def __aenter__(self) -> Lease | Refusal:
+        self._admission = admission = await self._door.enter(self._ask, self._place)
+        return admission
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(self._admission, Lease):
+            left = isinstance(error, asyncio.CancelledError)
+            self._door.close(self._admission, CLIENT_GONE if left else ABANDONED)
