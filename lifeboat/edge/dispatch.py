@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import cast
 
 from aiohttp import web
 
@@ -23,13 +24,15 @@ from lifeboat.edge.headers import client_headers, upstream_headers
 from lifeboat.edge.held import HeldAnswer
 from lifeboat.edge.journey import Journey
 from lifeboat.edge.makers import IdWatch, Maker, Makers
+from lifeboat.edge.realtime import handshake_headers, switched_head
 from lifeboat.edge.refuse import Attempt
 from lifeboat.fleet import Fleet, Member
 from lifeboat.observe.events import GoneAt
 from lifeboat.wire.commit import error_body, first_event
 from lifeboat.wire.downstream import Ended, RelayEnd, relay
-from lifeboat.wire.framing import Headers, header_values
-from lifeboat.wire.upstream import Answer, Target, Upstream, UpstreamError
+from lifeboat.wire.framing import Headers, RawHeaders, header_values
+from lifeboat.wire.tunnel import TunnelEnd, tunnel
+from lifeboat.wire.upstream import Answer, Switched, Target, Upstream, UpstreamError
 
 _log = logging.getLogger("lifeboat.edge")
 
@@ -50,6 +53,12 @@ _ENDINGS: dict[Ended, Verdict] = {
     Ended.CLIENT_TOO_SLOW: Verdict.CLIENT_GONE,
     Ended.UPSTREAM_CUT: Verdict.RESET,
     Ended.UPSTREAM_IDLE: Verdict.IDLE_TIMEOUT,
+}
+
+_TUNNEL_ENDINGS: dict[TunnelEnd, Verdict] = {
+    TunnelEnd.CLOSED: Verdict.ANSWERED,
+    TunnelEnd.UPSTREAM_CUT: Verdict.RESET,
+    TunnelEnd.CLIENT_GONE: Verdict.CLIENT_GONE,
 }
 
 
@@ -126,11 +135,41 @@ class Dispatch:
         if answer.fresh_retry:
             journey.sent_again()
         try:
+            if answer.status == 101:
+                return await self._switch(journey, lease, cast("Switched", answer))
             return await self._answered(journey, lease, member, answer)
         except BaseException:
             # The client left while the answer was looked into, or a fault of ours.
             answer.abort()
             raise
+
+    async def _switch(self, journey: Journey, lease: Lease, answer: Switched) -> web.StreamResponse:
+        """Pass bytes both ways; the slot is held until the backend's connection has ended."""
+        journey.drop_body()
+        journey.status = answer.status
+        journey.backend = lease.backend
+        journey.first_byte_at = self._door.clock()
+        journey.phase = GoneAt.STREAMING
+        head = switched_head(answer.reason, self._headers(journey, answer, lease.backend))
+        end = await tunnel(
+            journey.request, answer, head, write_timeout_s=self.rules.write_timeout_s
+        )
+        journey.body_bytes, journey.answer_bytes = end.client_bytes, end.backend_bytes
+        journey.gone = end.end is TunnelEnd.CLIENT_GONE
+        self._close(journey, lease, Outcome(_TUNNEL_ENDINGS[end.end], answer.status), end.detail)
+        return end.response
+
+    def _headers(self, journey: Journey, answer: Answer, backend: str) -> RawHeaders:
+        """Return the end-to-end headers of an answer, and ours."""
+        headers = client_headers(
+            answer.headers,
+            wait_ms=journey.wait_ms,
+            backend=backend,
+            attempts=journey.sends,
+            request_id=journey.request_id,
+        )
+        cors = self.rules.cors
+        return cors.relayed(headers, journey.headers) if cors.on else headers
 
     def _target(self, member: Member) -> Target:
         known = self._targets.get(member.name)
@@ -160,14 +199,19 @@ class Dispatch:
             client_address=request.remote,
             client_scheme=request.scheme,
         )
+        upgrades = journey.endpoint.upgrades
+        if upgrades:
+            own_key = target.api_key is not None
+            headers = handshake_headers(headers, drop_keys=own_key or self.rules.router_keys)
         # The last send that is left must not turn into two on a stale connection.
         return await self._upstream.send(
             target,
             request.method,
-            request.raw_path,
+            journey.sent_path or request.raw_path,
             headers,
             journey.body,
             once=journey.sends >= MOST_SENDS,
+            upgrade=upgrades,
         )
 
     def _lost(self, journey: Journey, lease: Lease, error: UpstreamError) -> GoOn | GiveUp:
@@ -264,15 +308,7 @@ class Dispatch:
         journey.drop_body()
         journey.status = answer.status
         journey.backend = backend
-        headers = client_headers(
-            answer.headers,
-            wait_ms=journey.wait_ms,
-            backend=backend,
-            attempts=journey.sends,
-            request_id=journey.request_id,
-        )
-        if self.rules.cors.on:
-            headers = self.rules.cors.relayed(headers, journey.headers)
+        headers = self._headers(journey, answer, backend)
 
         def first_byte() -> None:
             journey.first_byte_at = self._door.clock()

@@ -33,6 +33,8 @@ class ModelRule(StrEnum):
     """In the body, else 400."""
     OPTIONAL = "optional"
     """In the body if it is there, else the only pool with the capability, else the default."""
+    IN_QUERY = "in the query"
+    """`?model=`, as OPTIONAL otherwise."""
     BY_ID = "by id"
     """The backend that made the id in the path, else 404."""
 
@@ -61,7 +63,8 @@ class Endpoint:
 
     path: segments in braces match one segment, a last one with `...` one or more.
     protocol: the shape of the body, None where there is none to read.
-    gated: takes a slot. makes_id: the answer names a new object whose sub-paths must come back to
+    gated: takes a slot. upgrades: the connection becomes a WebSocket, and the slot is held for its
+        life. makes_id: the answer names a new object whose sub-paths must come back to
         the same backend. summary: for the docs.
     """
 
@@ -74,6 +77,7 @@ class Endpoint:
     gated: bool = True
     replay: Replay = Replay.ALWAYS
     makes_id: bool = False
+    upgrades: bool = False
     summary: str = ""
     segments: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
@@ -147,6 +151,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/v1/responses/{id}/input_items", _READ, _GENERATE, None, model=ModelRule.BY_ID,
              body=BodyKind.NONE, gated=False, replay=Replay.NEVER,
              summary="list the input items of a response"),
+    Endpoint("/v1/realtime", ("GET",), _GENERATE, None, model=ModelRule.IN_QUERY,
+             body=BodyKind.NONE, upgrades=True,
+             summary="OpenAI realtime over WebSocket; the slot is held while it is open"),
     Endpoint("/v1/messages", _POST, _GENERATE, Protocol.MESSAGES, summary="Anthropic messages"),
     Endpoint("/v1/messages/count_tokens", _POST, _GENERATE, Protocol.MESSAGES, gated=False,
              summary="Anthropic token count; no inference, no slot"),

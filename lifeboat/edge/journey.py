@@ -38,6 +38,7 @@ class Journey:
     started_at: clock seconds at its head. body: the bytes to be sent, dropped at the commit of an
         answer. pool: the one it is counted under, None before it is known. account: where the
         ledger holds its bytes. sends: requests that may have reached a backend.
+    sent_path: the path and query for the backend, None where they are the client's.
     parked_since: clock seconds since when it waits for a slot, None while it does not.
     status: what the client was sent, None before a head. reason: why we refused, if we did.
     """
@@ -50,6 +51,7 @@ class Journey:
     ledger: BodyLedger
     priority: Priority = Priority.NORMAL
     unknown_priority: bool = False
+    sent_path: str | None = None
     body: bytes | None = None
     body_bytes: int = 0
     held_bytes: int = 0

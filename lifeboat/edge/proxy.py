@@ -29,6 +29,13 @@ from lifeboat.edge.intake import IntakeRules, parse_body, read_body
 from lifeboat.edge.journey import Journey, NewId
 from lifeboat.edge.keys import KeyRing
 from lifeboat.edge.makers import Makers
+from lifeboat.edge.realtime import (
+    asks_for_websocket,
+    model_in_query,
+    protocol_keys,
+    upgrade_required,
+    with_model,
+)
 from lifeboat.edge.refuse import error_response, refusal_response
 from lifeboat.edge.slices import YieldNow
 from lifeboat.edge.sweep import PausedSweep
@@ -134,11 +141,17 @@ class Proxy:
             journey.finish(self._observers, self._door.clock(), self._wall())
 
     async def _travel(self, journey: Journey) -> web.StreamResponse:
-        if not self._keys.admits(presented_keys(journey.headers)):
+        shown = presented_keys(journey.headers)
+        if journey.endpoint.upgrades:
+            shown += protocol_keys(journey.headers)
+        if not self._keys.admits(shown):
             return self._refuse(journey, _unauthorized())
         if self._door.draining:
             pool = journey.pool
             return self._refuse(journey, Refusal(Reason.SHUTTING_DOWN, _DRAINING, pool=pool))
+        if journey.endpoint.upgrades and not asks_for_websocket(journey.request, journey.headers):
+            journey.status = 426
+            return upgrade_required(journey.request.raw_path, journey.request_id)
         body = await read_body(journey, self.rules.intake)
         if isinstance(body, Refusal):
             return self._refuse(journey, body)

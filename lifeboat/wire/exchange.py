@@ -20,6 +20,8 @@ HIGH_WATER_BYTES = 128 * 1024
 """Above this much unread body the connection is not read any more."""
 LOW_WATER_BYTES = 32 * 1024
 """Below this much it is read again."""
+HANG_UP_S = 5.0
+"""How long a backend has to take the last bytes of a switched connection."""
 MOST_BYTES_A_READ = 64 * 1024
 """Waiting pieces are handed on joined up to this size: fewer writes to a client that lags."""
 
@@ -39,6 +41,7 @@ class Exchange:
         "_loop",
         "_on_clean_end",
         "_on_ended",
+        "_on_writable",
         "_paused",
         "_reader",
         "_timer",
@@ -54,13 +57,15 @@ class Exchange:
         transport: asyncio.Transport,
         *,
         is_head: bool,
+        upgrade: bool = False,
         idle_timeout_s: float,
         on_clean_end: Callable[[bool], None],
     ) -> None:
         self.fresh_retry = False
         self._loop = loop
         self._transport = transport
-        self._reader = ResponseReader(is_head=is_head)
+        self._reader = ResponseReader(is_head=is_head, upgrade=upgrade)
+        self._on_writable: Callable[[bool], None] | None = None
         self._idle_timeout_s = idle_timeout_s
         self._on_clean_end = on_clean_end
         self._on_ended: list[Callable[[], None]] = []
@@ -151,7 +156,8 @@ class Exchange:
             if self._ended:
                 return b""
             self._waiting_since = self._loop.time()
-            if self._timer is None:
+            # Both sides of a switched connection may be silent for as long as they like.
+            if self._timer is None and self._head.status != 101:
                 self._timer = self._loop.call_later(self._idle_timeout_s, self._check_idle)
             await self._wait()
 
@@ -163,6 +169,24 @@ class Exchange:
         """Be done with this answer."""
         self.abort()
         self._reader.pieces.clear()
+
+    # ---- once it has switched protocols -------------------------------------------------------
+
+    def send_more(self, data: bytes) -> None:
+        """Send bytes of the other protocol."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def on_writable(self, callback: Callable[[bool], None]) -> None:
+        """Call back with False when the backend lags behind what was sent, with True again."""
+        self._on_writable = callback
+
+    def hang_up(self) -> None:
+        """Close behind what was sent; at once if the backend does not take it soon."""
+        if self._closed:
+            return
+        self._transport.close()
+        self._timer = self._loop.call_later(HANG_UP_S, self.abort)
 
     # ---- what the connection tells ------------------------------------------------------------
 
@@ -182,6 +206,11 @@ class Exchange:
             self._paused = True
             self._transport.pause_reading()
         self._wake()
+
+    def writable(self, writable: bool) -> None:
+        """The transport's buffer has passed a mark."""
+        if self._on_writable is not None:
+            self._on_writable(writable)
 
     def connection_lost(self, error: BaseException | None) -> None:
         """The connection is gone, in order (None) or not."""

@@ -121,6 +121,7 @@ class ResponseReader:
         "_state",
         "_trailer_bytes",
         "_until_close",
+        "_upgrade",
         "buffered_bytes",
         "done",
         "excess",
@@ -128,7 +129,7 @@ class ResponseReader:
         "pieces",
     )
 
-    def __init__(self, *, is_head: bool = False) -> None:
+    def __init__(self, *, is_head: bool = False, upgrade: bool = False) -> None:
         self.head: ResponseHead | None = None
         self.pieces: deque[bytes] = deque()
         self.buffered_bytes = 0
@@ -139,6 +140,7 @@ class ResponseReader:
         self._left = 0
         self._trailer_bytes = 0
         self._until_close = False
+        self._upgrade = upgrade
         # The state is the method that reads the next part; it returns the new position, or -1 when
         # the part is not complete yet.
         self._state: Callable[[bytes, int], int] = self._read_head
@@ -195,7 +197,13 @@ class ResponseReader:
             return -1
         head = _parse_head(data[position : match.start()])
         if head.status == 101:
-            raise BadAnswerError("the backend switched protocols unasked")
+            if not self._upgrade:
+                raise BadAnswerError("the backend switched protocols unasked")
+            # What follows is the other protocol's, to the end of the connection.
+            self.head = head
+            self._until_close = True
+            self._state = self._read_until_close
+            return match.end()
         if head.status >= 200:
             self.head = head
             self._start_body(head)

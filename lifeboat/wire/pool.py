@@ -80,7 +80,24 @@ class UpstreamConnection(asyncio.Protocol):
         if exchange is not None:
             exchange.connection_lost(exc)
 
-    def begin(self, loop: asyncio.AbstractEventLoop, target: Target, *, is_head: bool) -> Exchange:
+    def pause_writing(self) -> None:
+        """The backend lags behind what was sent to it."""
+        if self._exchange is not None:
+            self._exchange.writable(False)
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        if self._exchange is not None:
+            self._exchange.writable(True)
+
+    def begin(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        target: Target,
+        *,
+        is_head: bool,
+        upgrade: bool = False,
+    ) -> Exchange:
         """Start the next exchange on this connection."""
         if self.transport is None:
             raise RuntimeError("the connection has no transport")
@@ -90,6 +107,7 @@ class UpstreamConnection(asyncio.Protocol):
             loop,
             self.transport,
             is_head=is_head,
+            upgrade=upgrade,
             idle_timeout_s=target.idle_timeout_s,
             on_clean_end=self._exchange_ended,
         )
@@ -184,9 +202,13 @@ class PooledUpstream:
         body: bytes | None,
         *,
         once: bool = False,
+        upgrade: bool = False,
     ) -> Exchange:
         """Send one request; see `upstream.Upstream.send`."""
         head = _request_head(target, method, raw_path_qs, headers)
+        if upgrade:
+            connection = await self._connect(target)
+            return await self._exchange(connection, target, method, head, body, upgrade=True)
         connection = None if once else self._take_idle(_origin_of(target))
         if connection is not None:
             sent_at = self._loop.time()
@@ -220,8 +242,10 @@ class PooledUpstream:
         method: str,
         head: bytes,
         body: bytes | None,
+        *,
+        upgrade: bool = False,
     ) -> Exchange:
-        exchange = connection.begin(self._loop, target, is_head=method == "HEAD")
+        exchange = connection.begin(self._loop, target, is_head=method == "HEAD", upgrade=upgrade)
         try:
             connection.write(head, body)
             await exchange.head_complete(target.first_byte_timeout_s)

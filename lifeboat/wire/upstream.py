@@ -175,6 +175,22 @@ class Answer(Protocol):
         ...
 
 
+class Switched(Answer, Protocol):
+    """An answer of 101: its body is what the backend says from then on, until it closes."""
+
+    def send_more(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        ...
+
+    def on_writable(self, callback: Callable[[bool], None]) -> None:
+        """Call back with False when the backend lags behind what was sent, with True again."""
+        ...
+
+    def hang_up(self) -> None:
+        """Close behind what was sent; nothing more is read."""
+        ...
+
+
 class Upstream(Protocol):
     """Sends requests to backends.
 
@@ -191,12 +207,14 @@ class Upstream(Protocol):
         body: bytes | None,
         *,
         once: bool = False,
+        upgrade: bool = False,
     ) -> Answer:
         """Send one request and return its answer as soon as the head is complete.
 
         The head that goes out is exactly the request line and `headers`; raw_path_qs keeps its
         percent-encoding. once: never repeat it on a fresh connection, so take no idle one that may
-        turn out closed. Raises UpstreamError. On cancellation the connection is closed.
+        turn out closed. upgrade: the request asks to switch protocols; an answer of 101 is a
+        Switched one. Raises UpstreamError. On cancellation the connection is closed.
         """
         ...
 
