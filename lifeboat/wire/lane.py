@@ -16,18 +16,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 from aiohttp.helpers import rfc822_formatted_time
 
 from lifeboat.wire.downstream import Relayed
-from lifeboat.wire.framing import Headers
+from lifeboat.wire.lane_head import may_begin, parse_head
+from lifeboat.wire.lane_request import LaneRequest
 
 _log = logging.getLogger("lifeboat.wire")
 
@@ -40,204 +39,6 @@ LINGER_S = 5.0
 resets the connection, and the client loses its answer."""
 SWEEP_S = 1.0
 """Idle and slow connections are seen this much late at the most: one timer for all of them."""
-
-_REQUEST_LINE = re.compile(rb"(POST|GET) (/[!-~]*) HTTP/1\.1\r\n")
-_HEADER_LINE = re.compile(
-    rb"(?<=\r\n)([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*((?:[!-~]+(?:[ \t]+[!-~]+)*)?)[ \t]*\r\n"
-)
-_LENGTH = re.compile(rb"[0-9]{1,15}")
-_BEGINS = re.compile(rb"P(?:O(?:S(?:T(?: .*)?)?)?)?|G(?:E(?:T(?: .*)?)?)?", re.DOTALL)
-"""What a request of the lane begins with, however little of it has come."""
-
-_NOT_PLAIN = frozenset(
-    {
-        b"transfer-encoding",
-        b"expect",
-        b"upgrade",
-        b"proxy-connection",
-        b"http2-settings",
-        b"te",
-        b"trailer",
-    }
-)
-"""Headers that make a request aiohttp's. `Connection` does too, unless it says keep-alive."""
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """A plain request head. length: of its body, 0 without one; has_length: it was declared."""
-
-    method: str
-    raw_path: str
-    headers: Headers
-    length: int
-    has_length: bool
-
-
-def parse_head(head: bytes) -> Head | None:
-    """Return a head, given with its blank line; None if it is not plain.
-
-    Plain: POST with one Content-Length, or GET without a body; one Host; printable ASCII in every
-    value; no header that changes framing or the protocol.
-    """
-    line = _REQUEST_LINE.match(head)
-    if line is None:
-        return None
-    fields = _HEADER_LINE.findall(head, line.end(), len(head) - 2)
-    # What the pattern did not take (blanks around values aside) is no header it understands.
-    if head.count(b"\r\n", line.end()) != len(fields) + 1:
-        return None
-    headers = Headers(fields)
-    names = headers.lower_names
-    if not _NOT_PLAIN.isdisjoint(names) or names.count(b"host") != 1:
-        return None
-    if any(value.lower() != b"keep-alive" for value in headers.values(b"connection")):
-        return None
-    lengths = headers.values(b"content-length")
-    is_post = line.group(1) == b"POST"
-    if len(lengths) != is_post or (is_post and _LENGTH.fullmatch(lengths[0]) is None):
-        return None
-    length = int(lengths[0]) if is_post else 0
-    method = "POST" if is_post else "GET"
-    return Head(method, line.group(2).decode("ascii"), headers, length, is_post)
-
-
-class LaneBody:
-    """A request body as intake reads it: the part of aiohttp's StreamReader that it uses."""
-
-    __slots__ = ("_connection", "_left", "_pieces", "_waiter")
-
-    def __init__(self, connection: LaneConnection, length: int) -> None:
-        self._connection = connection
-        self._left = length
-        self._pieces: deque[bytes] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-
-    @property
-    def left(self) -> int:
-        """Bytes that have not arrived."""
-        return self._left
-
-    def feed(self, data: bytes) -> bytes:
-        """Take what belongs to this body; return what does not."""
-        mine = data if len(data) <= self._left else data[: self._left]
-        if mine:
-            self._left -= len(mine)
-            self._pieces.append(mine)
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_result(None)
-        return data[len(mine) :]
-
-    def buffered_bytes(self) -> int:
-        """Bytes that arrived and were not read."""
-        return sum(map(len, self._pieces))
-
-    def read_nowait(self) -> bytes:
-        """Return what has arrived, b"" when nothing waits."""
-        pieces = self._pieces
-        if not pieces:
-            return b""
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()
-        self._connection.resume_reading()
-        return data
-
-    def at_eof(self) -> bool:
-        """Whether all of it has been read."""
-        return not self._left and not self._pieces
-
-    async def readany(self) -> bytes:
-        """Return what arrives next; b"" at the end."""
-        if not self._pieces and self._left:
-            self._waiter = self._connection.loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        return self.read_nowait()
-
-
-class LaneWriter:
-    """The client side of an answer: the part of aiohttp's StreamWriter that the relay uses."""
-
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: LaneConnection) -> None:
-        self._connection = connection
-
-    async def write(self, data: bytes, *, drain: bool = True) -> None:
-        """Write bytes. Raises ConnectionResetError when the client is gone."""
-        transport = self._connection.transport
-        if transport is None or transport.is_closing():
-            raise ConnectionResetError("the client's connection is closed")
-        transport.write(data)
-        if drain and self._connection.writing_paused:
-            await self.drain()
-
-    async def drain(self) -> None:
-        """Wait until the client took enough. Raises ConnectionResetError when it is gone."""
-        await self._connection.writable()
-
-
-class LaneRequest:
-    """One request on the lane, in the shape that the edge knows from aiohttp."""
-
-    __slots__ = ("_connection", "content", "head", "writer")
-
-    version = HttpVersion11
-    scheme = "http"
-
-    def __init__(self, connection: LaneConnection, head: Head) -> None:
-        self._connection = connection
-        self.head = head
-        self.content = LaneBody(connection, head.length)
-        self.writer = LaneWriter(connection)
-
-    @property
-    def method(self) -> str:
-        """POST or GET."""
-        return self.head.method
-
-    @property
-    def raw_path(self) -> str:
-        """The request target as it came."""
-        return self.head.raw_path
-
-    @property
-    def raw_headers(self) -> Headers:
-        """The header lines as they came."""
-        return self.head.headers
-
-    @property
-    def content_length(self) -> int | None:
-        """The declared length, None without one."""
-        return self.head.length if self.head.has_length else None
-
-    @property
-    def body_exists(self) -> bool:
-        """Whether a body comes."""
-        return self.head.has_length
-
-    @property
-    def remote(self) -> str | None:
-        """The client's address."""
-        return self._connection.remote
-
-    @property
-    def transport(self) -> asyncio.Transport | None:
-        """The connection, None once it is lost."""
-        return self._connection.transport
-
-    @property
-    def protocol(self) -> LaneConnection:
-        """Where `writing_paused` is found."""
-        return self._connection
-
-    @property
-    def keep_alive(self) -> bool:
-        """The client did not ask to close: such a request is not plain."""
-        return True
-
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -388,7 +189,7 @@ class LaneConnection(asyncio.Protocol):
         end = buffer.find(b"\r\n\r\n")
         if end < 0:
             # A line end alone, or bytes that begin no request: aiohttp's parser decides.
-            if len(buffer) > MAX_HEAD_BYTES or _BEGINS.fullmatch(buffer[:8]) is None:
+            if len(buffer) > MAX_HEAD_BYTES or not may_begin(buffer):
                 self._hand_over()
             return
         head = parse_head(bytes(buffer[: end + 4])) if end < MAX_HEAD_BYTES else None

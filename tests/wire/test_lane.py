@@ -8,7 +8,8 @@ import pytest
 from aiohttp import web
 
 from lifeboat.edge.server import JsonRunner
-from lifeboat.wire.lane import MAX_HEAD_BYTES, Lane, LaneRules, parse_head
+from lifeboat.wire.lane import MAX_HEAD_BYTES, Lane, LaneRules
+from lifeboat.wire.lane_head import parse_head
 from tests.peers import RawClient
 
 POST = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n"

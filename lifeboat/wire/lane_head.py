@@ -1,0 +1,76 @@
+"""Which request heads are plain enough for the fast lane; everything else is aiohttp's to judge.
+
+Held by tests/wire/test_lane.py, which lists what is plain and what is not.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lifeboat.wire.framing import Headers
+
+_REQUEST_LINE = re.compile(rb"(POST|GET) (/[!-~]*) HTTP/1\.1\r\n")
+_HEADER_LINE = re.compile(
+    rb"(?<=\r\n)([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*((?:[!-~]+(?:[ \t]+[!-~]+)*)?)[ \t]*\r\n"
+)
+_LENGTH = re.compile(rb"[0-9]{1,15}")
+_BEGINS = re.compile(rb"P(?:O(?:S(?:T(?: .*)?)?)?)?|G(?:E(?:T(?: .*)?)?)?", re.DOTALL)
+"""What a request of the lane begins with, however little of it has come."""
+
+_NOT_PLAIN = frozenset(
+    {
+        b"transfer-encoding",
+        b"expect",
+        b"upgrade",
+        b"proxy-connection",
+        b"http2-settings",
+        b"te",
+        b"trailer",
+    }
+)
+"""Headers that make a request aiohttp's. `Connection` does too, unless it says keep-alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A plain request head. length: of its body, 0 without one; has_length: it was declared."""
+
+    method: str
+    raw_path: str
+    headers: Headers
+    length: int
+    has_length: bool
+
+
+def parse_head(head: bytes) -> Head | None:
+    """Return a head, given with its blank line; None if it is not plain.
+
+    Plain: POST with one Content-Length, or GET without a body; one Host; printable ASCII in every
+    value; no header that changes framing or the protocol.
+    """
+    line = _REQUEST_LINE.match(head)
+    if line is None:
+        return None
+    fields = _HEADER_LINE.findall(head, line.end(), len(head) - 2)
+    # What the pattern did not take (blanks around values aside) is no header it understands.
+    if head.count(b"\r\n", line.end()) != len(fields) + 1:
+        return None
+    headers = Headers(fields)
+    names = headers.lower_names
+    if not _NOT_PLAIN.isdisjoint(names) or names.count(b"host") != 1:
+        return None
+    if any(value.lower() != b"keep-alive" for value in headers.values(b"connection")):
+        return None
+    lengths = headers.values(b"content-length")
+    is_post = line.group(1) == b"POST"
+    if len(lengths) != is_post or (is_post and _LENGTH.fullmatch(lengths[0]) is None):
+        return None
+    length = int(lengths[0]) if is_post else 0
+    method = "POST" if is_post else "GET"
+    return Head(method, line.group(2).decode("ascii"), headers, length, is_post)
+
+
+def may_begin(start: bytes | bytearray) -> bool:
+    """Say whether these first bytes may become a plain head: no use in waiting for more if not."""
+    return _BEGINS.fullmatch(start[:8]) is not None
