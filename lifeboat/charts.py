@@ -154,7 +154,7 @@ figure p { margin: 0; } figure span { margin-right: 1.2em; white-space: nowrap; 
 figure i { display: inline-block; width: .8em; height: .8em; margin-right: .4em; }
 div.wide { overflow-x: auto; } table { border-collapse: collapse; }
 th, td { padding: .2em .7em; text-align: right; border-bottom: 1px solid var(--faint); }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child { text-align: left; } td { white-space: nowrap; }
 """
 
 

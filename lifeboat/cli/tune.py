@@ -169,7 +169,9 @@ class _Run:
 
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
-        connector = aiohttp.TCPConnector(limit=0)
+        # A connection for each request: llama.cpp closes those it has answered on, and a request
+        # that meets the closing is lost.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(
             headers=headers, timeout=timeout, connector=connector
         ) as session:
