@@ -208,12 +208,16 @@ class Gate(Judge):
             self._refit(self.parked.all(), now)
         self._settle(now)
 
-    def put_backend(self, spec: BackendSpec, now: float) -> None:
-        """Add a backend or change one; parked requests it can serve reach it at once."""
+    def put_backend(self, spec: BackendSpec, now: float, *, new_server: bool = False) -> None:
+        """Add a backend or change one; parked requests it can serve reach it at once.
+
+        new_server: another server stands under this name, of which nothing is known yet.
+        """
         old = self.seats.by_name.get(spec.name)
         before = None if old is None or old.leaving else old.spec
-        self.seats.put(spec, now)
-        if before is None or replace(before, max_concurrency=spec.max_concurrency) != spec:
+        self.seats.put(spec, now, new_server=new_server)
+        same = before and replace(before, max_concurrency=spec.max_concurrency) == spec
+        if new_server or not same:
             self.pools.renew(self.seats.directory, self.rules, now)
             models = (spec.models or NOBODY) | ((before and before.models) or NOBODY)
             self._refit(self.parked.concerned_by(frozenset({spec.name}), models), now)

@@ -106,8 +106,16 @@ class Seat:
     def rejoin(self) -> None:
         """Come back after a removal: counters and in-flight go on, what was known does not.
 
-        It may be another server under the old name, so it counts as live until it shows otherwise,
-        and no request excludes it any more.
+        It may be another server under the old name.
+        """
+        self.forget_server()
+        self.operator_state = OperatorState.READY
+        self.leaving = False
+
+    def forget_server(self) -> None:
+        """Forget what was known of the server: another one may stand under the name now.
+
+        So it counts as live until it shows otherwise, and no request excludes it any more.
         """
         epoch = self.standing.epoch + 1
         self.standing = Standing(self.standing.probe_threshold)
@@ -116,8 +124,6 @@ class Seat:
         self.throttled_until = 0.0
         self.slots = None
         self.adaptive = None
-        self.operator_state = OperatorState.READY
-        self.leaving = False
 
     def respec(self, spec: BackendSpec) -> None:
         """Take a changed description of the same backend."""

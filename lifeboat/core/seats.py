@@ -72,8 +72,14 @@ class Seats:
             self.by_name[spec.name].in_service for spec in self.directory.members.get(model, ())
         )
 
-    def put(self, spec: BackendSpec, now: float) -> None:
-        """Add a backend, or take a changed description of one; one removed of late comes back."""
+    def put(self, spec: BackendSpec, now: float, *, new_server: bool = False) -> None:
+        """Add a backend, or take a changed description of one; one removed of late comes back.
+
+        new_server: it is another server under the old name: neither health nor the counters of one
+        that has left are its own.
+        """
+        if new_server:
+            self.retired.pop(spec.name, None)
         seat = self.by_name.get(spec.name) or self.retired.pop(spec.name, None)
         if seat is None:
             seat = Seat(spec, self._probe_threshold)
@@ -81,6 +87,8 @@ class Seats:
             seat.last_pick = self._ordinal
         elif seat.leaving:
             seat.rejoin()
+        elif new_server:
+            seat.forget_server()
         seat.respec(spec)
         self.by_name[spec.name] = seat
         self.rebuild(now)

@@ -74,11 +74,6 @@ class Roster:
     def put(self, known: Known) -> None:
         """Let a new backend in. Its name must be free (`check_free`)."""
         name = known.member.name
-        url = self._last_urls.get(name)
-        if url is not None and not same_server(url, known.member.url):
-            # Another server under the name of one that left: its counters are not this one's.
-            self.at_gate(lambda gate, now: gate.seats.retired.pop(name, None))
-        self._last_urls[name] = known.member.url
         self.leaving.pop(name, None)
         self.present[name] = known
         self.publish(known)
@@ -88,11 +83,12 @@ class Roster:
         name = known.member.name
         if self.present.get(name) is not known:
             return
-        self._last_urls[name] = known.member.url
-        spec = known.spec
-        if spec != known.published:
+        earlier, url = self._last_urls.get(name), known.member.url
+        self._last_urls[name] = url
+        spec, moved = known.spec, earlier is not None and not same_server(earlier, url)
+        if moved or spec != known.published:
             known.published = spec
-            self.at_gate(lambda gate, now: gate.put_backend(spec, now))
+            self.at_gate(lambda gate, now: gate.put_backend(spec, now, new_server=moved))
         self.rename()
 
     def remove(self, name: str) -> Known:

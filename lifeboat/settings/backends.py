@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from lifeboat.core.urls import server_root
 from lifeboat.core.vocabulary import Capability, Kind
 from lifeboat.settings.entries import BACKEND_ENTRIES, NAME
 from lifeboat.settings.problems import ConfigErrors, Findings
@@ -151,10 +152,10 @@ def _read_url(text: str, path: KeyPath, document: Document, findings: Findings) 
         shown = re.sub(r"//[^/@]*@", "//(hidden)@", text)
         findings.refuse(where, key, shown, URL_RULE, f"{error}.")
         return ""
-    if url.endswith("/v1"):
+    root = server_root(url)
+    if root != url:
         findings.warn(f"{where}: {key} ends in /v1, which every path begins with: it is left out")
-        url = url.removesuffix("/v1").rstrip("/")
-    return url
+    return root
 
 
 def _checked_together(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from lifeboat.core.gate import Granted
 from lifeboat.core.limits import LimitRules
 from lifeboat.core.modes import Mode
+from lifeboat.core.queue import Ticket
 from lifeboat.core.seats import RETIRED_FOR_S, Seats, UnknownBackendError
 from lifeboat.core.vocabulary import OperatorState, Outcome, Verdict
-from tests.core.building import FULL, GONE, OK, RESET, ask, gate_with, leased, spec
+from tests.core.building import FULL, GONE, OK, QUEUED, RESET, ask, gate_with, leased, spec
 
 
 def seats_with(*names: str) -> Seats:
@@ -51,6 +55,43 @@ def test_counters_of_a_removed_backend_wait_an_hour_for_its_return() -> None:
     assert set(seats.retired) == {"b"}
     seats.put(spec("a"), 2 * RETIRED_FOR_S + 1)
     assert seats.by_name["a"].failed == 0
+
+
+def test_another_server_under_the_name_of_a_removed_one_starts_from_nothing() -> None:
+    seats = seats_with("a")
+    seats.by_name["a"].failed = 7
+    seats.remove("a", 0.0)
+    seats.put(spec("a"), 1.0, new_server=True)
+    assert seats.by_name["a"].failed == 0
+
+
+def test_another_server_under_a_present_name_is_live_until_it_shows_otherwise() -> None:
+    gate = gate_with(spec("a", 2))
+    held = leased(gate, 0.0)
+    gate.release(leased(gate, 0.0), Outcome(Verdict.REFUSED), 0.0)
+    gate.set_slots("a", 2, 0.0)
+    assert gate.seats.by_name["a"].limit == 0
+    gate.set_operator_state("a", OperatorState.DRAIN, 0.0)
+    gate.put_backend(spec("a", 2), 1.0, new_server=True)
+    # What the operator wants of the name, and what runs under it, is not the server's.
+    seat = gate.seats.by_name["a"]
+    assert (seat.operator_state, seat.in_flight, seat.slots) == (OperatorState.DRAIN, 1, None)
+    gate.set_operator_state("a", OperatorState.READY, 1.0)
+    leased(gate, 1.0)
+    gate.release(held, OK, 2.0)
+    assert seat.in_flight == 1
+
+
+def test_who_excluded_the_old_server_may_use_the_new_one() -> None:
+    gate = gate_with(spec("a", 1), rules=replace(QUEUED, hold_when_down=True))
+    lease = leased(gate, 0.0)
+    gate.release(lease, Outcome(Verdict.REFUSED), 0.0)
+    gate.exclude(lease.place, lease)
+    waiting = gate.admit(ask(), 0.0, lease.place)
+    assert isinstance(waiting, Ticket)
+    gate.put_backend(spec("a", 1), 1.0, new_server=True)
+    granted = [effect for effect in gate.take_effects() if isinstance(effect, Granted)]
+    assert [effect.ticket for effect in granted] == [waiting]
 
 
 def test_a_backend_that_comes_back_while_it_still_leaves_is_ready_again() -> None:
