@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lifeboat.core.shape import Sequence, Shape
+from lifeboat.core.shape import Shape
 from lifeboat.core.vocabulary import NO_TOKENS, Estimate, EstimateMethod
 
 
@@ -23,14 +23,12 @@ class Bounds:
     high: int
 
 
-def _tokens_of(sequence: Sequence) -> float:
-    return sequence.fixed + sequence.size.tokens
-
-
 def bounds(shape: Shape) -> Bounds:
     """Return what is certain of the longest sequence; low == high where nothing is guessed."""
-    low = max((sequence.fixed + sequence.size.low for sequence in shape.sequences), default=0)
-    high = max((sequence.fixed + sequence.size.high for sequence in shape.sequences), default=0)
+    low, high = 0, 0.0
+    for sequence in shape.sequences:
+        low = max(low, sequence.fixed + sequence.size.low)
+        high = max(high, sequence.fixed + sequence.size.high)
     return Bounds(low, math.ceil(high))
 
 
@@ -43,7 +41,7 @@ def quick(shape: Shape) -> Estimate:
     """
     if not shape.sequences:
         return NO_TOKENS
-    tokens = math.ceil(max(_tokens_of(sequence) for sequence in shape.sequences))
+    tokens = math.ceil(max([sequence.tokens for sequence in shape.sequences]))
     total = math.ceil(shape.total_tokens)
     around = bounds(shape)
     error = 0.0
@@ -53,8 +51,9 @@ def quick(shape: Shape) -> Estimate:
 
 
 def _method(shape: Shape) -> EstimateMethod:
-    if any(sequence.texts for sequence in shape.sequences):
-        return EstimateMethod.QUICK
+    for sequence in shape.sequences:
+        if sequence.texts:
+            return EstimateMethod.QUICK
     if shape.upload_bytes:
         return EstimateMethod.BYTES
     return EstimateMethod.IDS if shape.has_ids else EstimateMethod.QUICK

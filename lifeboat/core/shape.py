@@ -233,6 +233,8 @@ class _Reader:
 
     def _paired(self) -> list[Sequence]:
         """The batch, each sequence with its left side where the request has pairs."""
+        if not self._left.count and not self._batch.count:
+            return []  # a conversation
         lefts, rights = self._left.in_order(), self._batch.in_order()
         if not lefts or not rights:
             return rights or lefts

@@ -17,6 +17,7 @@ Invariants, held by tests/estimate/test_textsize.py:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import mul
 
 _RARE = b"jkqxzvw"
 _VOWELS = b"aeiou"
@@ -238,20 +239,15 @@ def size_text(text: str, weights: Weights) -> TextSize:
     if not text:
         return NO_TEXT
     counts = count_features(text)
-    parts = len(_ASCII_FEATURES)
-    tokens = 0.0
-    for amount, weight in zip(counts.by_feature[:parts], weights.by_feature, strict=False):
-        tokens += amount * weight
+    amounts, parts = counts.by_feature, len(_ASCII_FEATURES)
+    tokens: float = sum(map(mul, amounts[:parts], weights.by_feature))
     high = counts.ascii_chars
     if _is_plausible(counts):
         high = min(high, tokens * weights.high_factor + 8)
-    for amount, weight in zip(counts.by_feature[parts:], weights.by_feature[parts:], strict=False):
-        if amount:
-            tokens += amount * weight
-    # Beyond ASCII a token a byte, and the blank before each run, which may stand alone there.
-    high += counts.raw_bytes - counts.ascii_chars
-    if len(counts.by_feature) > parts:
-        high += counts.by_feature[-1]
+    if len(amounts) > parts:
+        tokens = sum(map(mul, amounts[parts:], weights.by_feature[parts:]), tokens)
+        # Beyond ASCII a token a byte, and the blank before each run, which may stand alone there.
+        high += counts.raw_bytes - counts.ascii_chars + amounts[-1]
     # The figure may not leave what is certain.
     tokens = min(max(tokens, counts.least, 1.0), high)
     return TextSize(tokens, max(counts.least, 1), max(high, counts.least))
