@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from aiohttp import web
 
-from lifeboat.core.estimate import bounds, needs_count, quick
+from lifeboat.core.estimate import bounds, near_border, needs_count, quick
 from lifeboat.core.ledger import BodyLedger
 from lifeboat.core.rejections import ErrorType
 from lifeboat.core.vocabulary import NO_TOKENS, Ask, Estimate, Reason, Refusal
@@ -209,6 +209,10 @@ class Proxy:
             if counted is not None:
                 journey.estimate = counted
                 ask = replace(ask, estimate=counted)
+        if endpoint.protocol is not None and any(near_border(ask.estimate, cap) for cap in caps):
+            exact = await self._fleet.exact_size(ask, endpoint.protocol, parsed.plain)
+            journey.estimate = exact
+            ask = replace(ask, estimate=exact)
         return ask
 
     def _in_query(self, journey: Journey) -> Ask | Refusal:
