@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
+import lifeboat.runtime
 from tests.conformance.lanes import LANES, Lane
 
 
@@ -44,3 +45,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def lane(request: pytest.FixtureRequest, tmp_path: Path) -> Lane:
     """Starts routers whose client side is this lane."""
     return Lane(request.param, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _a_short_end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close routers quickly: their last looks at open connections are test_shutdown's matter."""
+    if "test_shutdown" not in request.node.nodeid:
+        monkeypatch.setattr(lifeboat.runtime, "LAST_READ_S", 0.002)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 import lifeboat.fleet.inquiry
 from lifeboat.cli.process import announce
@@ -262,6 +263,46 @@ async def test_bug_205_bug_207_a_private_ca_or_none_holds_for_probes_lists_and_r
             assert engine.probes
             warned = any("certificate is not checked" in str(one) for one in state["warnings"])
             assert warned == (how == "verify")
+
+
+@pytest.mark.parametrize(
+    ("tls", "opens"), [("ca_file", True), ("verify", True), (None, False)], ids=str
+)
+async def test_bug_205_bug_207_the_same_trust_holds_for_a_web_socket(
+    lane: Lane, certificate: Path, tls: str | None, opens: bool
+) -> None:
+    async def echo(request: web.Request) -> web.StreamResponse:
+        sock = web.WebSocketResponse()
+        await sock.prepare(request)
+        async for message in sock:
+            await sock.send_str(message.data)
+        return sock
+
+    app = web.Application()
+    app.router.add_get("/v1/realtime", echo)
+    runner = web.AppRunner(app, shutdown_timeout=0.5, handler_cancellation=True)
+    await runner.setup()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    own: dict[str, object] = (
+        {"ca_file": str(certificate)} if tls == "ca_file" else {"verify": False}
+    )
+    entry = backend(f"https://127.0.0.1:{site.port}", **({"tls": own} if tls else {}))
+    try:
+        async with lane.router(entry) as running:
+            url = f"{running.url}/v1/realtime?model=m"
+            if not opens:
+                with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+                    await running.session.ws_connect(url)
+                assert caught.value.status in (502, 503)
+                return
+            async with running.session.ws_connect(url) as sock:
+                await sock.send_str("hello")
+                assert (await sock.receive()).data == "hello"
+    finally:
+        await runner.cleanup()
 
 
 async def test_bug_205_bug_207_without_either_a_stranger_is_not_trusted(
