@@ -31,12 +31,14 @@ run-vllm: $(STAMP) ## a real vLLM server on the CPU (2.5 GB) with a tiny model, 
 test: $(STAMP) ## all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: $(STAMP) ## format, lint, types, import contracts, generated files
+check: $(STAMP) ## format, lint, types, import contracts, docs, deploy/
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python docs/build.py --check
+	$(BIN)/python -m docs.build --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
+	bash deploy/check.sh
 
 format: $(STAMP) ## apply the formatter and the safe fixes
 	$(BIN)/ruff format .
@@ -48,8 +50,9 @@ bench: $(STAMP) ## the measurements of bench/, printed
 mutants: $(STAMP) ## every hand-made mutant must make its test fail
 	$(BIN)/python -m tests.mutants
 
-docs: $(STAMP) ## write the generated pages and the JSON schema
-	$(BIN)/python docs/build.py
+docs: $(STAMP) ## write the generated pages and the JSON schema, and build/site
+	$(BIN)/python -m docs.build
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
 
 lock: $(STAMP) ## resolve the locks anew (needs `pip install uv` in .venv)
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url \
