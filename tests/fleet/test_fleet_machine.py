@@ -1,4 +1,4 @@
-"""Reloads, registrations, heartbeats, patches, removals and requests in any order: a state machine.
+"""Reloads, heartbeats, probes, patches, removals and requests in any order: a state machine.
 
 No server is asked here: every backend names its models, and no watch is started. What must hold is
 that the fleet and the gate agree at every step, and that no request is lost or stranded.
@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lifeboat.core.gate import Gate
-from lifeboat.core.seat import Lease
+from lifeboat.core.health import Probe, ProbeResult
+from lifeboat.core.queue import Ticket
+from lifeboat.core.seat import Lease, Seat
 from lifeboat.core.vocabulary import (
     Ask,
     Capability,
@@ -36,7 +38,17 @@ T = TypeVar("T")
 
 NAMES = ("a", "b", "c")
 MODELS = ("m", "n")
-DONE = Outcome(Verdict.ANSWERED, 200)
+OUTCOMES = st.sampled_from(
+    [Outcome(Verdict.ANSWERED, 200)] * 5
+    + [
+        Outcome(Verdict.SATURATED, 529),
+        Outcome(Verdict.REFUSED),
+        Outcome(Verdict.RESET),
+        Outcome(Verdict.SERVER_ERROR, 500),
+        Outcome(Verdict.LOADING, 503),
+        Outcome(Verdict.CLIENT_GONE),
+    ]
+)
 LIMITS = st.sampled_from([1, 2, 3])
 MODEL_SETS = st.sampled_from([("m",), ("n",), ("m", "n")])
 URLS = st.sampled_from(["http://127.0.0.1:1", "http://127.0.0.1:2"])
@@ -69,6 +81,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.asking: list[asyncio.Task[Lease | Refusal]] = []
         self.leases: list[Lease] = []
         self.patched: dict[str, int] = {}
+        self.asked = 0
         self.run_in_loop(self.fleet.reload(self.configuration([])))
 
     @staticmethod
@@ -76,7 +89,10 @@ class FleetMachine(RuleBasedStateMachine):
         models = (ModelConfig("alias", alias_of="m"),)
         return configured(*entries, models=models, queue_enabled=True, queue_ttl_s=1e6)
 
-    def run_in_loop(self, step: Awaitable[T]) -> T:
+    def run_in_loop(self, step: Awaitable[T], *, whole: bool = False) -> T:
+        """Take one step, and see what follows. whole: it changes several backends, one by one."""
+        held = len(self.leases)
+
         async def settled() -> T:
             result = await step
             for _ in range(4):
@@ -88,7 +104,27 @@ class FleetMachine(RuleBasedStateMachine):
             self.asking.remove(task)
             if isinstance(task.result(), Lease):
                 self.leases.append(task.result())
+        if not whole:
+            for lease in self.leases[held:]:
+                self.check_grant(lease)
         return result
+
+    def check_grant(self, lease: Lease) -> None:
+        """Judge a lease right after the step that gave it."""
+        seat = lease.seat
+        assert seat.limit is None or lease.level <= seat.limit, "I1: granted above the limit"
+        assert lease.ask.model in (seat.spec.models or ()), "I5: granted a backend that cannot"
+        for ticket in self.gate.parked.all():
+            older = (ticket.place.arrived_at, ticket.place.seq) < (
+                lease.place.arrived_at, lease.place.seq,
+            )  # fmt: skip
+            boosted = self.now - ticket.parked_at >= self.gate.rules.boost_s
+            assert not (older and boosted and self.fits(ticket, seat)), "I6: passed over"
+
+    def fits(self, ticket: Ticket, seat: Seat) -> bool:
+        """Whether a parked request may use a backend, room or not."""
+        excluded = ticket.place.excluded.get(seat.spec.name) == seat.standing.epoch
+        return not (seat.leaving or excluded) and ticket.ask.model in (seat.spec.models or ())
 
     def teardown(self) -> None:
         async def end() -> None:
@@ -118,7 +154,7 @@ class FleetMachine(RuleBasedStateMachine):
                 for name, one in registered.items():
                     assert name in self.fleet.members() or name not in self.gate.seats.by_name, one
 
-        self.run_in_loop(step())
+        self.run_in_loop(step(), whole=True)
         self.patched = {n: v for n, v in self.patched.items() if n in self.present}
 
     @rule(entry=backends(), ttl=st.sampled_from([None, 5.0]))
@@ -177,20 +213,62 @@ class FleetMachine(RuleBasedStateMachine):
     def requests_come(self, asked: str, many: int) -> None:
         ask = Ask(self.fleet.resolve(asked).model, Capability.GENERATE)
 
+        self.asked += many
+
         async def step() -> None:
             self.asking += [self.loop.create_task(self.door.enter(ask)) for _ in range(many)]
 
         self.run_in_loop(step())
 
     @precondition(lambda self: self.leases)
-    @rule(at=st.integers(0, 1000))
-    def request_ends(self, at: int) -> None:
+    @rule(at=st.integers(0, 1000), outcome=OUTCOMES)
+    def request_ends(self, at: int, outcome: Outcome) -> None:
         lease = self.leases.pop(at % len(self.leases))
 
         async def step() -> None:
-            self.door.close(lease, DONE)
+            self.door.close(lease, outcome)
 
         self.run_in_loop(step())
+
+    @precondition(lambda self: self.leases)
+    @rule(at=st.integers(0, 1000), outcome=OUTCOMES)
+    def attempt_fails_over(self, at: int, outcome: Outcome) -> None:
+        """As the journey does it: excluded there, admitted again in the old place."""
+        lease = self.leases.pop(at % len(self.leases))
+        self.asked += 1
+
+        async def step() -> None:
+            self.door.exclude(lease)
+            self.door.close(lease, outcome)
+            self.asking.append(self.loop.create_task(self.door.enter(lease.ask, lease.place)))
+
+        self.run_in_loop(step())
+
+    @precondition(lambda self: self.asking)
+    @rule(at=st.integers(0, 1000))
+    def client_leaves(self, at: int) -> None:
+        task = self.asking.pop(at % len(self.asking))
+
+        async def step() -> None:
+            task.cancel()
+
+        self.run_in_loop(step())
+
+    @rule(name=st.sampled_from(NAMES), result=st.sampled_from(ProbeResult))
+    def probe_ends(self, name: str, result: ProbeResult) -> None:
+        """As a watch tells the gate; in-flight is never touched by it."""
+        before, held = self.in_flight(), len(self.leases)
+
+        async def step() -> None:
+            probe = Probe(result)
+            self.door.reconfigure(lambda gate, now: gate.observe_probe(name, probe, now, 0.0))
+
+        self.run_in_loop(step())
+        granted = Counter(lease.backend for lease in self.leases[held:])
+        assert self.in_flight() == {one: count + granted[one] for one, count in before.items()}
+
+    def in_flight(self) -> dict[str, int]:
+        return {name: seat.in_flight for name, seat in self.gate.seats.by_name.items()}
 
     # -- what must hold -------------------------------------------------------------------------
 
@@ -218,13 +296,29 @@ class FleetMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_beside_free_room(self) -> None:
+        """I2 and I3: every ticket is somebody's, and nothing that it fits has room."""
         for task in self.asking:
             assert not task.done()
-        parked = {pool.name for pool in self.gate.pools.values() if pool.depth}
-        for seat in self.gate.seats.by_name.values():
-            if seat.has_room and not seat.leaving:
-                assert not parked & (seat.spec.models or frozenset())
-        assert self.gate.parked.count == len(self.asking)
+        tickets = list(self.gate.parked.all())
+        assert len(tickets) == self.gate.parked.count == len(self.asking)
+        for ticket in tickets:
+            for seat in self.gate.seats.by_name.values():
+                assert not (seat.has_room and self.fits(ticket, seat))
+        depths = Counter(ticket.pool_name for ticket in tickets)
+        for name, pool in self.gate.pools.items():
+            assert pool.depth == depths[name]
+
+    @invariant()
+    def every_request_is_in_one_place(self) -> None:
+        """I7, and I4 by pool."""
+        gate = self.gate
+        assert gate.asked == self.asked
+        ended = gate.refused + gate.withdrawn + gate.expired + gate.finished
+        assert gate.asked == gate.open + gate.parked.count + ended
+        assert gate.open == len(self.leases)
+        held = Counter(lease.pool_name for lease in self.leases)
+        for name, pool in gate.pools.items():
+            assert pool.in_flight == held[name]
 
     @invariant()
     def the_list_is_what_the_backends_serve(self) -> None:
