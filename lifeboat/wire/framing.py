@@ -32,6 +32,8 @@ BODILESS_STATUSES = frozenset({204, 304})
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) +([1-9][0-9]{2})(?: (.*))?")
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_PLAIN_LINE = re.compile(rb"^([!#$%&'*+\-.^_`|~0-9A-Za-z]++):([^\r\n\0]*+)\r?\n", re.MULTILINE)
+"""A header line as nearly all are: no blank before the colon, no folding."""
 _DIGITS = re.compile(rb"[0-9]{1,18}")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 _HEAD_END = re.compile(rb"\n\r?\n")
@@ -296,15 +298,14 @@ class ResponseReader:
 
 
 def _parse_head(block: bytes) -> ResponseHead:
-    lines = block.split(b"\n")
+    status_line, _, rest = block.partition(b"\n")
     # A stray line end before the status line is tolerated (RFC 9112 section 2.2).
-    while lines and lines[0] in (b"", b"\r"):
-        del lines[0]
-    status_line = lines[0].removesuffix(b"\r") if lines else b""
-    match = _STATUS_LINE.fullmatch(status_line)
+    while rest and status_line in (b"", b"\r"):
+        status_line, _, rest = rest.partition(b"\n")
+    match = _STATUS_LINE.fullmatch(status_line.removesuffix(b"\r"))
     if match is None:
         raise BadAnswerError("the backend does not speak HTTP/1.1")
-    headers = Headers(_parse_headers(lines[1:]))
+    headers = Headers(_parse_headers(rest + b"\n" if rest else b""))
     connection = tokens_of(headers, b"connection")
     if match.group(1) == b"1":
         keep_alive = b"close" not in connection
@@ -313,7 +314,15 @@ def _parse_head(block: bytes) -> ResponseHead:
     return ResponseHead(int(match.group(2)), match.group(3) or b"", headers, keep_alive)
 
 
-def _parse_headers(lines: list[bytes]) -> RawHeaders:
+def _parse_headers(block: bytes) -> RawHeaders:
+    """Parse whole header lines. Raises BadAnswerError."""
+    plain = _PLAIN_LINE.findall(block)
+    if len(plain) == block.count(b"\n"):
+        return [(name, value.strip(b" \t")) for name, value in plain]
+    return _parse_odd_headers(block.removesuffix(b"\n").split(b"\n"))
+
+
+def _parse_odd_headers(lines: list[bytes]) -> RawHeaders:
     headers: RawHeaders = []
     for raw in lines:
         line = raw.removesuffix(b"\r")

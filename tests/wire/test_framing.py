@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifeboat.wire.framing import MAX_HEAD_BYTES, BadAnswerError, ResponseReader
+from lifeboat.wire.framing import (
+    MAX_HEAD_BYTES,
+    BadAnswerError,
+    RawHeaders,
+    ResponseReader,
+    _parse_headers,
+    _parse_odd_headers,
+)
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -167,3 +175,34 @@ def test_taking_joins_small_pieces_up_to_the_size_asked_for() -> None:
     reader = read(CHUNKED + b"2\r\nab\r\n2\r\ncd\r\n2\r\nef\r\n0\r\n\r\n")
     assert [reader.take(4), reader.take(4), reader.take(4)] == [b"abcd", b"ef", b""]
     assert reader.buffered_bytes == 0
+
+
+PIECES = [
+    b"A",
+    b"Name",
+    b":",
+    b": ",
+    b" ",
+    b"\t",
+    b"\r",
+    b"\0",
+    b"x",
+    b"\xe9",
+    b"(",
+    b"\r\nK: v",
+    b"\n",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join))
+def test_header_lines_read_the_same_all_at_once_and_one_by_one(lines: bytes) -> None:
+    block = b"First: 1\r\n" + lines + b"\r\n"
+
+    def outcome(read: Callable[[], RawHeaders]) -> RawHeaders | str:
+        try:
+            return read()
+        except BadAnswerError as refused:
+            return str(refused)
+
+    one_by_one = outcome(lambda: _parse_odd_headers(block.removesuffix(b"\n").split(b"\n")))
+    assert outcome(lambda: _parse_headers(block)) == one_by_one
