@@ -115,7 +115,8 @@ def advise(steps: Sequence[Step], slots: int | None) -> Advice | None:
     best = max(step.tokens_per_s for step in steps if not step.overloaded)
     limit = found.concurrency if slots is None else min(found.concurrency, slots)
     last = max(steps, key=lambda step: step.concurrency)
-    climbing = found is last and len(steps) > 1 and not last.overloaded
+    in_slots = slots is None or found.concurrency < slots
+    climbing = found is last and len(steps) > 1 and not last.overloaded and in_slots
     return Advice(
         max_concurrency=limit,
         knee=found,

@@ -9,7 +9,7 @@ import pytest
 from tests.adaptive.closed_loop import Course, run
 
 FIXED = (24, 72)
-"""The best fixed limits of the phases: the seats and the line (16, 18, 64, 68 were measured too)."""
+"""The best fixed limits of the phases: the seats and the line."""
 
 
 @pytest.fixture(scope="module")

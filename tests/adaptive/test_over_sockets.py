@@ -82,7 +82,6 @@ async def test_it_follows_an_engine_down_and_up_and_clients_see_no_529(tmp_path:
                 await asyncio.gather(*users, return_exceptions=True)
     finally:
         await engine.close()
-    print(before, low, after, crowd.statuses)
     assert 0.75 * SEATS <= mean(before) <= 1.25 * SEATS, before
     assert mean(low) <= FEWER + 4, low
     assert 0.75 * SEATS <= mean(after) <= 1.25 * SEATS, after
