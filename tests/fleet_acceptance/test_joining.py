@@ -93,7 +93,10 @@ async def test_an_agent_that_is_killed_is_gone_after_its_ttl_and_one_that_is_tol
                 "--ttl", "2", log=tmp_path / "agent.log",
             )  # fmt: skip
             try:
-                await running.until(lambda state: "beside" in state["backends"], seconds=15)
+                await running.until(
+                    lambda state: "m" in state["backends"].get("beside", {}).get("models", ()),
+                    seconds=15,
+                )
                 assert (await running.ask()).status == 200
                 # Longer than the ttl: it is the heartbeat that keeps it in.
                 await asyncio.sleep(2.5)
