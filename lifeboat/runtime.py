@@ -41,6 +41,7 @@ from lifeboat.edge.slices import Turnstile
 from lifeboat.edge.sweep import PausedSweep
 from lifeboat.fleet import Fleet, FleetError
 from lifeboat.fleet.reloader import Reloader
+from lifeboat.fleet.scaling import Autoscaler
 from lifeboat.observe.access_log import AccessLog
 from lifeboat.observe.events import LastRefusals, Observers
 from lifeboat.observe.history import SAMPLE_S, History
@@ -105,6 +106,7 @@ class Router:
             bytes_came_at=self._upstream.bytes_came_at,
         )
         self._reloader = None if reload is None else Reloader(self.fleet, reload, self._apply)
+        self._autoscaler = Autoscaler(self.fleet, self.view, self._clock)
         self.ledger = BodyLedger(settings.max_parked_bytes)
         self._counter = _counter(settings)
         self._makers = Makers()
@@ -117,6 +119,7 @@ class Router:
             configured_pools=self.fleet.configured_pools,
             engines=self.fleet.engines,
             reloads=self._reloads,
+            scales=self._autoscaler.scales,
         )
         self._observers = Observers((self.metrics, self._refusals, AccessLog()), self._clock)
         self.metrics.watch(self._observers)
@@ -160,6 +163,7 @@ class Router:
             self.view,
             self.surroundings,
             Readiness(lambda: self._started, lambda: self.settings.ready_needs_backend),
+            self._autoscaler.status,
         )
         explainer = Explainer(
             self.door, self.fleet, self._counter, lambda: proxy.rules, turnstile.turn
@@ -197,6 +201,7 @@ class Router:
             for message in messages
         ]
         found += [Warned(message, None) for message in self.configuration.warnings]
+        found += [Warned(message, None) for message in self._autoscaler.warnings()]
         few = too_few_descriptors(self.view(), soft_limit())
         if few is not None:
             found.append(Warned(few, None))
@@ -276,6 +281,7 @@ class Router:
             own.append(tasks.create_task(self._sweep.run(), name="sweep of paused connections"))
             own.append(tasks.create_task(self._sample_history(), name="samples of the history"))
             await self._start_fleet(tasks)
+            own.append(tasks.create_task(self._autoscaler.run(), name="autoscaling"))
             if self._reloader is not None:
                 own.append(tasks.create_task(self._reloader.watch(), name="reloading"))
             self._started = True

@@ -48,10 +48,9 @@ class CapacityVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FullScale:
-    """What autoscaling may make of a pool: at most so many replicas. target: its utilization."""
+    """What autoscaling may make of a pool: at most so many backends. target: its utilization."""
 
-    most_replicas: int
-    replicas: int
+    most_backends: int
     target: float
 
 
@@ -209,7 +208,7 @@ def _full_limit(
     total = sum(limit for limit in limits if limit is not None)
     if scale is None:
         return total
-    return total + round(max(0, scale.most_replicas - scale.replicas) * slots)
+    return total + round(max(0, scale.most_backends - len(members)) * slots)
 
 
 def _verdict(pool: PoolView, shed: Mapping[Reason, int], samples: int) -> CapacityVerdict:

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lifeboat.core.capacity import TARGET_UTILIZATION, backends_for
+from lifeboat.core.capacity import TARGET_UTILIZATION, FullScale, backends_for
 
 PANIC_PART = 0.1
 """A burst is one once it has lasted this part of `sustain_s`."""
 
 SAMPLES_KEPT = 512
-"""Into so many pieces the longest window is cut: it is exact to half a percent, whatever its length.
-At the most twice as many samples are kept."""
+"""Into so many pieces the longest window is cut, which makes it exact to half a percent. At the
+most twice as many samples are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,31 @@ class Decision:
     desired: int
     raw: int
     reason: ScalingReason
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingStatus:
+    """One scaled pool, to be shown. present: replicas that are there; wanted: starting ones too.
+
+    fixed: backends of the pool that are not scaled. raw: what this moment's demand asks for.
+    reason: of the last change. failure: why the last call failed, None after a good one.
+    """
+
+    actuator: str
+    least: int
+    most: int
+    target: float
+    fixed: int
+    present: int
+    wanted: int
+    raw: int
+    reason: ScalingReason
+    failure: str | None
+
+    @property
+    def scale(self) -> FullScale:
+        """What may become of the pool."""
+        return FullScale(self.fixed + self.most, self.target)
 
 
 def decide(policy: ScalingPolicy, samples: Sequence[Sample], current: int) -> Decision:

@@ -57,6 +57,7 @@ def own_paths(pages: Pages, admin: Admin, dashboard: Dashboard) -> tuple[OwnPath
         OwnPath("/api/lb/state", _GET, pages.state),
         OwnPath("/api/lb/state/stream", ("GET",), pages.state_stream),
         OwnPath("/api/lb/rejections", _GET, pages.rejections),
+        OwnPath("/api/lb/capacity", _GET, pages.capacity),
         OwnPath("/api/lb/history", _GET, dashboard.history),
         OwnPath("/api/lb/parked", _GET, dashboard.parked),
         OwnPath("/api/lb/explain", ("POST",), admin.explain),

@@ -7,17 +7,19 @@ tests/edge/test_pages.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 import orjson
 from aiohttp import web
 
+from lifeboat.core.scaling import ScalingStatus
 from lifeboat.core.view import GateView
 from lifeboat.door import Door
 from lifeboat.edge.refuse import error_response
 from lifeboat.fleet import Fleet, ModelEntry
+from lifeboat.observe.capacity import capacity_json
 from lifeboat.observe.events import LastRefusals
 from lifeboat.observe.metrics import Metrics
 from lifeboat.observe.state import Surroundings, mode_json, rejections_json, state_json
@@ -59,6 +61,7 @@ class Pages:
         view: Callable[[], GateView],
         surroundings: Callable[[], Surroundings],
         readiness: Readiness,
+        scaling: Callable[[], Mapping[str, ScalingStatus]],
     ) -> None:
         self._door = door
         self._fleet = fleet
@@ -67,6 +70,7 @@ class Pages:
         self._view = view
         self._surroundings = surroundings
         self._readiness = readiness
+        self._scaling = scaling
 
     async def health(self, request: web.BaseRequest) -> web.StreamResponse:
         """The process is alive."""
@@ -144,6 +148,10 @@ class Pages:
 
     def _state_event(self) -> bytes:
         return b"data: " + orjson.dumps(state_json(self._view(), self._surroundings())) + b"\n\n"
+
+    async def capacity(self, request: web.BaseRequest) -> web.StreamResponse:
+        """What each pool can carry, what is asked of it, and what would be enough."""
+        return json_page(capacity_json(self._view(), self._scaling()))
 
     async def rejections(self, request: web.BaseRequest) -> web.StreamResponse:
         """The rejection table with counts and advice."""

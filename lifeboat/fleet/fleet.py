@@ -28,6 +28,7 @@ from lifeboat.fleet.membership import Membership
 from lifeboat.fleet.names import Ambiguous, ModelEntry, Resolved
 from lifeboat.fleet.pace import Pace
 from lifeboat.fleet.pulse import Pulse
+from lifeboat.fleet.replicas import Replicas
 from lifeboat.fleet.roster import Roster
 from lifeboat.fleet.rules import LiveMode, frozen_changes, gate_rules, value_sources
 from lifeboat.fleet.state_file import StateFile
@@ -263,6 +264,10 @@ class Fleet:
         for a CA file that cannot be used, 409 while another server holds its name).
         """
         return await self._membership.register(registration)
+
+    def replicas_of(self, base: str) -> Replicas:
+        """Return the replicas of an embedded backend, for autoscaling to add to and take from."""
+        return Replicas(base, self._membership, self._roster, lambda: self._configuration)
 
     def remove(self, name: str) -> None:
         """Take a backend out: no new requests at once, its own run on. Raises FleetError (404)."""

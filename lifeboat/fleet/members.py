@@ -19,6 +19,8 @@ class Origin(StrEnum):
     """The configuration: the file, or `--backend` flags."""
     REGISTERED = "registered"
     """`POST /api/lb/backends`."""
+    SCALED = "scaled"
+    """Autoscaling, as one more replica of a configured one."""
     DEFAULT = "default"
     """Nobody: nothing was configured."""
 

@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 
 from lifeboat.core.urls import same_server, server_root
 from lifeboat.core.vocabulary import OperatorState
-from lifeboat.fleet.changes import INVALID, UNSET, FleetError, Patch, Registration, Unset
+from lifeboat.fleet.changes import (
+    CONFLICT,
+    INVALID,
+    UNSET,
+    FleetError,
+    Patch,
+    Registration,
+    Unset,
+)
 from lifeboat.fleet.engine_room import EngineRoom
 from lifeboat.fleet.inquiry import AskError
 from lifeboat.fleet.known import Known
@@ -47,6 +55,7 @@ class Membership:
         self._state_file = state_file
         self._tasks: asyncio.TaskGroup | None = None
         self._removed_by_api: set[str] = set()
+        self._scaled_away: set[str] = set()
         self.watches: dict[str, Watch] = {}
 
     # -- life -------------------------------------------------------------------------------
@@ -90,7 +99,7 @@ class Membership:
         urls: dict[str, str] = {}
         try:
             for config in configuration.backends:
-                if config.name in self._removed_by_api:
+                if self._stays_out(config.name, configuration):
                     continue
                 url, is_new = await self._url_of(config)
                 urls[config.name] = url
@@ -112,24 +121,53 @@ class Membership:
         The new come in before the old go, so that a model that only moves is served throughout.
         """
         configuration = plan.configuration
-        origin = Origin.DEFAULT if configuration.simulated_by_default else Origin.FILE
+        usual = Origin.DEFAULT if configuration.simulated_by_default else Origin.FILE
         for config in configuration.backends:
             url = plan.urls.get(config.name)
-            if url is not None and config.name not in self._removed_by_api:
-                member = member_of(config, url, configuration.settings, origin)
+            if url is not None and not self._stays_out(config.name, configuration):
+                member = member_of(config, url, configuration.settings, usual)
                 self._take_configured(config, member)
         wanted = {config.name for config in configuration.backends}
         for name, known in list(self._roster.present.items()):
-            if known.member.origin is Origin.REGISTERED:
+            origin = known.member.origin
+            if origin is Origin.REGISTERED or (origin is Origin.SCALED and _scales(configuration)):
                 known.member = member_of(
                     known.config,
                     known.member.url,
                     configuration.settings,
-                    Origin.REGISTERED,
+                    origin,
                     known.member.ttl_s,
                 )
             elif name not in wanted:
                 self._leave(name)
+
+    def _stays_out(self, name: str, configuration: Configuration) -> bool:
+        scaled_away = name in self._scaled_away and _scales(configuration)
+        return scaled_away or name in self._removed_by_api
+
+    # -- replicas that autoscaling adds and takes away ------------------------------------------
+
+    async def join_replica(self, config: BackendConfig) -> None:
+        """Let one more embedded backend in; does nothing for one that is there.
+
+        Raises FleetError (400 where its engine cannot start, 409 while its name is still busy).
+        """
+        name = config.name
+        self._roster.purge()
+        if name in self._roster.present:
+            return
+        if name in self._roster.leaving:
+            raise FleetError(CONFLICT, f"requests of the last {name!r} still run")
+        url = await self._engine_room.start(config)
+        self._scaled_away.discard(name)
+        settings = self._around.settings()
+        self._join(Known(config, member_of(config, url, settings, Origin.SCALED)))
+
+    def leave_replica(self, name: str) -> None:
+        """Take one out: it drains, and its engine stops. Does nothing for one that is not there."""
+        if name in self._roster.present:
+            self._leave(name)
+            self._scaled_away.add(name)
 
     async def _url_of(self, config: BackendConfig) -> tuple[str, bool]:
         """Return a backend's url, and whether an embedded engine was started for it."""
@@ -342,3 +380,7 @@ class Membership:
                     await watch.first.wait()
         except TimeoutError:
             return
+
+
+def _scales(configuration: Configuration) -> bool:
+    return any(model.scaling is not None for model in configuration.models)

@@ -12,6 +12,7 @@ from lifeboat.core.vocabulary import Capability
 from lifeboat.settings.entries import MODEL, MODEL_ENTRIES
 from lifeboat.settings.problems import Findings, nearest
 from lifeboat.settings.reading import as_mapping, read_entry
+from lifeboat.settings.scaling import check_scaling, take_scaling
 from lifeboat.settings.shapes import BackendConfig, ModelConfig, QueueOverride
 from lifeboat.settings.values import BadValueError
 from lifeboat.settings.yamlfile import Document, KeyPath, dotted
@@ -35,6 +36,8 @@ def read_models(
         if model is not None:
             models[name] = model
     for model in models.values():
+        if model.scaling is not None:
+            check_scaling(model.name, model.scaling, backends, document, findings)
         if model.alias_of is not None:
             _check_alias(model, model.alias_of, models, backends, document, findings)
     _check_defaults(models, backends, document, findings)
@@ -61,8 +64,9 @@ def _read_model(
         findings.refuse(document.where(path), dotted(path), None, rule, remedy)
         return None
     queue = {key: values.pop(key) for key in _QUEUE_ATTRIBUTES if key in values}
+    scaling = take_scaling(values, path, document, findings)
     override = QueueOverride(**cast("dict[str, Any]", queue))
-    return ModelConfig(name, queue=override, **cast("dict[str, Any]", values))
+    return ModelConfig(name, queue=override, scaling=scaling, **cast("dict[str, Any]", values))
 
 
 def _check_alias(

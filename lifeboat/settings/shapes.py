@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from lifeboat.core.modes import Mode
+from lifeboat.core.scaling import ScalingPolicy
 from lifeboat.core.vocabulary import Capability, Kind
 from lifeboat.settings.texts import Address
 
@@ -135,12 +136,27 @@ class QueueOverride:
 
 
 @dataclass(frozen=True, slots=True)
+class ScalingConfig:
+    """How a pool is scaled, and by what.
+
+    backend: the embedded backend whose replicas come and go; None where a command does it.
+    command: an operator's program and its arguments, with placeholders. timeout_s: of one call.
+    """
+
+    policy: ScalingPolicy
+    backend: str | None = None
+    command: tuple[str, ...] = ()
+    timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """One entry of `models:`.
 
     alias_of: the model that this name stands for; an alias has no settings of its own.
     default: taken where a request may leave its model out.
-    max_requests_per_minute: None = no limit. adaptive: its backends learn their limits.
+    scaling: None = its backends are as configured. max_requests_per_minute: None = no limit.
+    adaptive: its backends learn their limits.
     """
 
     name: str
@@ -148,6 +164,7 @@ class ModelConfig:
     default: bool = False
     max_requests_per_minute: int | None = None
     queue: QueueOverride = QueueOverride()
+    scaling: ScalingConfig | None = None
     adaptive: bool = False
 
 

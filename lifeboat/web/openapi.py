@@ -55,6 +55,7 @@ OPERATIONS = (
     Operation("/api/lb/history", "get", "The last 15 minutes", "History"),
     Operation("/api/lb/parked", "get", "The requests parked longest", "Parked"),
     Operation("/api/lb/rejections", "get", "The rejection table, with counts", "Rejections"),
+    Operation("/api/lb/capacity", "get", "What pools carry, and what would be enough", "Capacity"),
     Operation("/api/lb/mode", "get", "The routing mode", "Mode"),
     Operation("/api/lb/backends", "get", "Every backend", "Backends"),
     Operation(

@@ -7,9 +7,11 @@ them against a live router.
 
 from __future__ import annotations
 
+from lifeboat.core.capacity import CapacityVerdict
 from lifeboat.core.limits import LimitReason
 from lifeboat.core.modes import Mode
 from lifeboat.core.rejections import REJECTIONS, ErrorType
+from lifeboat.core.scaling import ScalingReason
 from lifeboat.core.vocabulary import (
     Capability,
     EstimateMethod,
@@ -158,7 +160,58 @@ _ESTIMATE_PROPERTIES: dict[str, Schema] = {
     "error": seconds("relative error"),
 }
 
+_SCALING = record(
+    "Autoscaling of the pool.",
+    {
+        "actuator": one_of(("simulated", "command"), "what changes the replicas"),
+        "min": whole("fewest replicas"),
+        "max": whole("most replicas"),
+        "present": whole("replicas that are there"),
+        "wanted": whole("replicas wanted, those that start included"),
+        "wanted_now": whole("what the demand of this moment alone asks for"),
+        "reason": one_of((reason.value for reason in ScalingReason), "of the last change"),
+        "failure": or_null(text("why the last change failed")),
+    },
+)
+
+_CAPACITY = record(
+    "What one pool can carry, what is asked of it, and what would be enough.",
+    {
+        "current_concurrency_limit": or_null(whole("slots that serve now; null = ungated")),
+        "full_concurrency_limit": or_null(whole("slots with all up, or fully scaled")),
+        "max_requests_per_minute": or_null(whole("null = no limit")),
+        "requests_last_minute": whole("granted or parked"),
+        "in_flight": whole("leases of this pool"),
+        "queued": whole("parked requests"),
+        "refused_per_sec": seconds("refusals for lack of capacity, of late"),
+        "mean_service_sec": or_null(seconds("how long an answered request held its slot")),
+        "demand": seconds("slots wanted"),
+        "utilization": or_null(seconds("in flight by current limit; null = ungated")),
+        "served": whole("answered in the window"),
+        "shed": _REASON_COUNTS,
+        "samples": whole("served and shed"),
+        "verdict": one_of((verdict.value for verdict in CapacityVerdict), ""),
+        "advice": text("what to do"),
+        "backends": whole("live and ready"),
+        "slots_per_backend": seconds("of one more like these"),
+        "target_utilization": seconds("to aim at"),
+        "desired_backends": whole("that carry the demand at the target"),
+        "computation": text("how demand and desired_backends came about"),
+        # No `or_null`: it has no single type.
+        "scaling": {"anyOf": [ref("Scaling"), {"type": "null"}]},
+    },
+)
+
 SCHEMAS: dict[str, Schema] = {
+    "Capacity": record(
+        "The capacity of every pool.",
+        {
+            "window_sec": seconds("served and shed are over this long"),
+            "pools": by_name(ref("PoolCapacity"), "By model name."),
+        },
+    ),
+    "PoolCapacity": _CAPACITY,
+    "Scaling": _SCALING,
     "State": _STATE,
     "Pool": _POOL,
     "Backend": record("One model server.", _BACKEND_PROPERTIES),

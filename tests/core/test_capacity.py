@@ -133,7 +133,7 @@ def test_the_full_limit_is_with_everything_up(
 
 def test_the_full_limit_of_a_scaled_pool_is_that_of_all_its_replicas() -> None:
     four = [backend(f"sim-{number}", configured_limit=64) for number in range(4)]
-    found = report(*four, scale=FullScale(16, 4, 0.5), in_flight=256)
+    found = report(*four, scale=FullScale(16, 0.5), in_flight=256)
     assert found.full_limit == 1024
     assert (found.target, found.desired_backends) == (0.5, 8)
 
@@ -165,5 +165,5 @@ def test_a_pool_that_nobody_serves_wants_no_backends_of_its_own_making() -> None
     one = pool("m", (), queue_depth=5, effective_concurrency=0)
     found = report_of(one, view((), (one,)))
     assert (found.desired_backends, found.current_limit, found.full_limit) == (0, 0, 0)
-    scaled = report_of(one, view((), (one,)), FullScale(4, 0, 0.7))
+    scaled = report_of(one, view((), (one,)), FullScale(4, 0.7))
     assert (scaled.desired_backends, scaled.full_limit) == (1, 128)
