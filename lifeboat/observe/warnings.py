@@ -32,6 +32,7 @@ def all_warnings(
         *others,
         *_beyond_slots(view, engines),
         *_queueing_inside(view, engines),
+        *_undrainable(view),
         *_shared_urls(urls),
     ]
 
@@ -79,6 +80,26 @@ def _queueing_inside(view: GateView, engines: Mapping[str, EngineReading]) -> li
                     f"{backend.in_flight} of ours): lower its max_concurrency, or see who else "
                     "uses it",
                     name,
+                )
+            )
+    return found
+
+
+def _undrainable(view: GateView) -> list[Warned]:
+    """A ceiling that cannot drain within the TTL: the last to be parked are promised a timeout."""
+    found: list[Warned] = []
+    for name, pool in view.pools.items():
+        rate = pool.drain_rate_per_s
+        if rate is None or not pool.queue_enabled or not pool.listed:
+            continue
+        drained = int(rate * pool.queue_ttl_s)
+        if pool.queue_limit > drained:
+            found.append(
+                Warned(
+                    f"the queue of {name} may hold {pool.queue_limit} requests, but of late only "
+                    f"{drained} would be served within its TTL of {pool.queue_ttl_s:g} s "
+                    f"({rate:.3g} a second): the rest would time out; lower its ceiling "
+                    "(queue.max_depth), raise its TTL, or add capacity"
                 )
             )
     return found

@@ -229,8 +229,8 @@ def _shown(default: object) -> str:
 
 # ---- checks over several values ------------------------------------------------------------------
 
-_OTHER_VARIABLES = frozenset({"LIFEBOAT_SHARED"})
-"""Read by the test suite, not by the router."""
+_OTHER_VARIABLES = frozenset({"LIFEBOAT_SHARED", "LIFEBOAT_TUNE_API_KEY"})
+"""Read by the test suite and by `lifeboat tune`, not by the router."""
 
 
 def _warn_of_unknown_variables(environ: Mapping[str, str], findings: Findings) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from lifeboat.core.vocabulary import EngineReading
 from lifeboat.observe.warnings import all_warnings, shown_url
-from tests.observe.scenes import backend, view
+from tests.observe.scenes import backend, pool, view
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,26 @@ def test_requests_waiting_inside_a_server_are_a_warning() -> None:
     assert [w.message.partition(":")[0] for w in found] == [
         "3 requests wait inside the server of sim-a (it holds 0 of ours)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "warned"),
+    [
+        ({"drain_rate_per_s": 2.0, "queue_limit": 61}, True),
+        ({"drain_rate_per_s": 2.0, "queue_limit": 60}, False),
+        ({"drain_rate_per_s": None, "queue_limit": 61}, False),
+        ({"drain_rate_per_s": 2.0, "queue_limit": 61, "queue_ttl_s": 31.0}, False),
+        ({"drain_rate_per_s": 2.0, "queue_limit": 61, "queue_enabled": False}, False),
+    ],
+)
+def test_a_ceiling_that_cannot_drain_within_the_ttl_is_a_warning(
+    changes: dict, warned: bool
+) -> None:
+    found = all_warnings(view(pools=(pool(**{"queue_enabled": True, **changes}),)), {}, {})
+    assert len(found) == warned
+    if warned:
+        assert "may hold 61 requests" in found[0].message
+        assert "only 60 would be served" in found[0].message
 
 
 def test_two_names_with_one_url_are_a_warning_without_its_password() -> None:
