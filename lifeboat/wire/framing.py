@@ -35,7 +35,7 @@ _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _PLAIN_LINE = re.compile(rb"^([!#$%&'*+\-.^_`|~0-9A-Za-z]++):([^\r\n\0]*+)\r?\n", re.MULTILINE)
 """A header line as nearly all are: no blank before the colon, no folding."""
 _DIGITS = re.compile(rb"[0-9]{1,18}")
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15}+)[ \t]*+(?:;[^\n]*+)?\r?\n")
 _HEAD_END = re.compile(rb"\n\r?\n")
 
 
@@ -257,15 +257,19 @@ class ResponseReader:
         return end
 
     def _read_chunk_size(self, data: bytes, position: int) -> int:
-        end = self._line(data, position)
-        if end < 0:
-            return -1
-        match = _CHUNK_SIZE.fullmatch(data[position:end].removesuffix(b"\r"))
-        if match is None:
+        match = _CHUNK_LINE.match(data, position)
+        if match is None or match.end() - position > MAX_LINE_BYTES + 1:
+            if self._line(data, position) < 0:
+                return -1
             raise BadAnswerError("the chunked framing is broken: no chunk size")
-        self._left = int(match.group(1), 16)
-        self._state = self._read_chunk if self._left else self._read_trailer
-        return end + 1
+        size, start = int(match.group(1), 16), match.end()
+        if size and data[start + size : start + size + 2] == b"\r\n":
+            # Whole in this read, as the events of a stream nearly always are.
+            self._append(data[start : start + size])
+            return start + size + 2
+        self._left = size
+        self._state = self._read_chunk if size else self._read_trailer
+        return start
 
     def _read_chunk(self, data: bytes, position: int) -> int:
         end = min(position + self._left, len(data))
