@@ -375,6 +375,7 @@ class Router:
         with suppress(TimeoutError):
             async with asyncio.timeout(settings.shutdown_grace_s):
                 await self._proxy.idle()
+        self._dispatch.end_switched()
 
     async def _stop_listening(self) -> None:
         """Close the listeners; answer whoever had got through by then, a moment at the most."""

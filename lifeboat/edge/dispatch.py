@@ -17,9 +17,10 @@ from aiohttp import web
 
 from lifeboat.core.answers import CLASSIFIED_STATUSES, OVERLOAD_STATUS, classify
 from lifeboat.core.seat import Lease
-from lifeboat.core.vocabulary import Kind, Outcome, Reason, Refusal, Verdict
+from lifeboat.core.vocabulary import Kind, Outcome, Refusal, Verdict
 from lifeboat.door import ABANDONED, Door
 from lifeboat.edge.cors import OFF, Cors
+from lifeboat.edge.failures import exhausted, lost, timed_out
 from lifeboat.edge.headers import client_headers, upstream_headers
 from lifeboat.edge.held import HeldAnswer
 from lifeboat.edge.journey import Journey
@@ -57,6 +58,7 @@ _ENDINGS: dict[Ended, Verdict] = {
 
 _TUNNEL_ENDINGS: dict[TunnelEnd, Verdict] = {
     TunnelEnd.CLOSED: Verdict.ANSWERED,
+    TunnelEnd.ENDED: Verdict.ABANDONED,
     TunnelEnd.UPSTREAM_CUT: Verdict.RESET,
     TunnelEnd.CLIENT_GONE: Verdict.CLIENT_GONE,
 }
@@ -113,7 +115,13 @@ class Dispatch:
         self._wall = wall
         self.rules = rules
         self._targets: dict[str, tuple[Member, Target]] = {}
+        self._switched: set[Switched] = set()
         self.draining = False
+
+    def end_switched(self) -> None:
+        """End every WebSocket: the router goes, and nothing else would end them."""
+        for answer in tuple(self._switched):
+            answer.abort()
 
     async def attempt(self, journey: Journey, lease: Lease) -> web.StreamResponse | GoOn | GiveUp:
         """Send the request to the lease's backend; return the response once it is relayed."""
@@ -151,9 +159,13 @@ class Dispatch:
         journey.first_byte_at = self._door.clock()
         journey.phase = GoneAt.STREAMING
         head = switched_head(answer.reason, self._headers(journey, answer, lease.backend))
-        end = await tunnel(
-            journey.request, answer, head, write_timeout_s=self.rules.write_timeout_s
-        )
+        self._switched.add(answer)
+        try:
+            end = await tunnel(
+                journey.request, answer, head, write_timeout_s=self.rules.write_timeout_s
+            )
+        finally:
+            self._switched.discard(answer)
         journey.body_bytes, journey.answer_bytes = end.client_bytes, end.backend_bytes
         journey.gone = end.end is TunnelEnd.CLIENT_GONE
         self._close(journey, lease, Outcome(_TUNNEL_ENDINGS[end.end], answer.status), end.detail)
@@ -223,12 +235,12 @@ class Dispatch:
         if verdict is Verdict.ABANDONED and not error.request_sent:
             # The next candidate would fare no better: it is this process that has run out.
             _log.error("no connection to %s could be opened: %s", lease.backend, error.detail)
-            return GiveUp(_exhausted(journey, lease, error))
+            return GiveUp(exhausted(lease, error, journey.pool))
         self._door.exclude(lease)
         if verdict in NOT_WORKED_ON or not error.request_sent:
             return GoOn()
         if verdict in (Verdict.FIRST_BYTE_TIMEOUT, Verdict.IDLE_TIMEOUT):
-            return GiveUp(_timed_out(journey, lease, error))
+            return GiveUp(timed_out(lease, error, journey.pool))
         may_repeat = (
             self.rules.redispatch
             and not journey.redispatched
@@ -238,14 +250,7 @@ class Dispatch:
         if may_repeat:
             journey.redispatched = True
             return GoOn()
-        return GiveUp(
-            Refusal(
-                Reason.BACKEND_UNREACHABLE,
-                f"the connection to {lease.backend} was lost after the request was sent, before "
-                f"any byte of an answer ({error.detail}); it is not sent again",
-                pool=journey.pool,
-            )
-        )
+        return GiveUp(lost(lease, error, journey.pool))
 
     async def _answered(
         self, journey: Journey, lease: Lease, member: Member, answer: Answer
@@ -374,22 +379,3 @@ def _sendable(journey: Journey) -> Headers:
     if not journey.drop_encoding:
         return journey.headers
     return Headers(line for line in journey.headers if line[0].lower() != b"content-encoding")
-
-
-def _exhausted(journey: Journey, lease: Lease, error: UpstreamError) -> Refusal:
-    return Refusal(
-        Reason.BACKEND_UNREACHABLE,
-        f"the router itself could not open a connection to {lease.backend} ({error.detail}): raise "
-        "its limit of open files (ulimit -n, LimitNOFILE=) or lower what its gates let through",
-        pool=journey.pool,
-    )
-
-
-def _timed_out(journey: Journey, lease: Lease, error: UpstreamError) -> Refusal:
-    return Refusal(
-        Reason.BACKEND_TIMEOUT,
-        f"{lease.backend} sent no byte of an answer in time ({error.detail}): raise "
-        "LIFEBOAT_UPSTREAM_FIRST_BYTE_TIMEOUT_SEC or the backend's first_byte_timeout",
-        pool=journey.pool,
-        effective_limits={lease.backend: lease.seat.limit},
-    )

@@ -20,6 +20,7 @@ from typing import cast
 from aiohttp import web
 from aiohttp.http import StreamWriter
 
+from lifeboat.core.vocabulary import Verdict
 from lifeboat.wire.downstream import Relayed, abort
 from lifeboat.wire.stall import StallWatch
 from lifeboat.wire.upstream import Switched, UpstreamError
@@ -99,10 +100,19 @@ class TunnelEnd(StrEnum):
 
     CLOSED = "closed"
     """The backend said its goodbye, or the client did and the backend then ended."""
+    ENDED = "ended"
+    """The router ends, and aborted the backend's side: the client is told 1001."""
     UPSTREAM_CUT = "upstream_cut"
     """The backend vanished without a close frame."""
     CLIENT_GONE = "client_gone"
     """The client's connection broke, or it took no byte for too long."""
+
+
+_GOODBYES = {
+    TunnelEnd.ENDED: close_frame(GOING_AWAY, b"the router ends"),
+    TunnelEnd.UPSTREAM_CUT: close_frame(INTERNAL_ERROR, b"the backend's connection was lost"),
+}
+"""What a client is told where the backend said nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +161,7 @@ async def tunnel(
     """Pass bytes both ways until either side ends. head: of the 101 to the client, complete.
 
     When the client hangs up, aiohttp cancels the handler: what it sent is still passed on, and
-    CancelledError passes through. Cancelled otherwise (the router ends), the client is told 1001.
+    CancelledError passes through. Whoever aborts `upstream` ends the tunnel.
     """
     transport = request.transport
     if transport is None:
@@ -178,19 +188,20 @@ async def tunnel(
     except TimeoutError:
         upstream.hang_up()
     except UpstreamError as error:
-        if not track.closed:
+        if error.verdict is Verdict.ABANDONED:
+            end = TunnelEnd.ENDED
+        elif not track.closed:
             end, detail = TunnelEnd.UPSTREAM_CUT, error.detail
     except ConnectionError:
         end = TunnelEnd.CLIENT_GONE
         abort(request)
     except asyncio.CancelledError:
         upstream.hang_up()
-        if not transport.is_closing() and track.between_frames and not track.closed:
-            transport.write(close_frame(GOING_AWAY, b"the router ends"))
         raise
-    if end is TunnelEnd.UPSTREAM_CUT:
+    goodbye = _GOODBYES.get(end)
+    if goodbye is not None and not track.closed:
         if track.between_frames:
-            await writer.last(close_frame(INTERNAL_ERROR, b"the backend's connection was lost"))
+            await writer.last(goodbye)
         else:
             abort(request)
     upstream.hang_up()

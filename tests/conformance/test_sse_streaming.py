@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import random
 import zlib
+from itertools import pairwise
 
 import pytest
 
@@ -283,19 +284,30 @@ async def test_bug_016_the_pauses_of_a_stream_are_the_backends(lane: Lane) -> No
             await peer.chunk(event(number))
         await peer.send(LAST_CHUNK)
 
-    seen: list[float] = []
-    async with lane.facing(script) as stage:
+    async def listened() -> list[float]:
+        seen: list[float] = []
         client = await stage.client()
         await streamed(client)
         await client.head()
         for _ in range(len(pauses_s) + 1):
             await read_chunk(client)
             seen.append(loop.time())
-    for index in range(len(pauses_s)):
-        gap_sent_s = sent[index + 1] - sent[index]
-        gap_seen_s = seen[index + 1] - seen[index]
-        # A fifth of the pause, and what a busy machine takes to wake a task.
-        assert abs(gap_seen_s - gap_sent_s) < 0.2 * gap_sent_s + 0.02
+        return seen
+
+    def preserved(seen: list[float]) -> bool:
+        gaps = zip(pairwise(sent), pairwise(seen), strict=True)
+        return all(
+            abs((later - soon) - (after - before)) < 0.2 * (after - before) + 0.005
+            for (before, after), (soon, later) in gaps
+        )
+
+    async with lane.facing(script) as stage:
+        for _ in range(5):
+            sent.clear()
+            if preserved(await listened()):
+                return
+            # A busy machine wakes tasks late; what is held back or joined is so every time.
+    raise AssertionError("five streams, and none had the pauses of its backend")
 
 
 async def test_bug_016_a_stream_is_never_made_from_a_finished_answer(lane: Lane) -> None:
