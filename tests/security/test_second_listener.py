@@ -15,7 +15,7 @@ from tests.running import backend, backends_yaml, running_router
 
 EVERYBODYS = {"/health", "/ready", "/v1/models", "/v1/models/{name}"}
 """Paths of the router's own that both listeners have: load balancers and clients ask for them."""
-CONCRETE = {"/v1/models/{name}": "/v1/models/m"}
+CONCRETE = {"/v1/models/{name}": "/v1/models/m", "/static/{name}": "/static/app.js"}
 
 
 async def test_every_path_is_on_the_listener_that_it_is_for(tmp_path: Path) -> None:
