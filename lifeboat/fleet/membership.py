@@ -310,10 +310,18 @@ class Membership:
         if not isinstance(change.max_input_tokens, Unset):
             cap = change.max_input_tokens
             known.set_input_cap = UNSET if cap is None else cap
-        self._roster.publish(known)
-        if not isinstance(change.state, Unset):
-            known.set_state = UNSET if change.state is None else change.state
-            self._roster.set_state(known, change.state or OperatorState.READY)
+        if isinstance(change.state, Unset):
+            self._roster.publish(known)
+            return
+        known.set_state = UNSET if change.state is None else change.state
+        state = change.state or OperatorState.READY
+        # The one that closes comes first, so that no request slips in between the two.
+        if state is OperatorState.READY:
+            self._roster.publish(known)
+            self._roster.set_state(known, state)
+        else:
+            self._roster.set_state(known, state)
+            self._roster.publish(known)
 
     def sources_of(self, known: Known) -> dict[str, str]:
         """Return where the values of one backend come from."""
