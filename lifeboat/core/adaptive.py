@@ -67,10 +67,15 @@ class FirstTokens:
             self._earlier, self._best = self._best, {}
             self._began_at = now
         size = int(log2(max(tokens, 1)) * CLASSES_PER_DOUBLING)
-        best_s = self._best.get(size, inf)
-        if first_token_s < best_s:
-            self._best[size] = best_s = first_token_s
-        return first_token_s - min(best_s, self._earlier.get(size, inf), first_token_s)
+        if first_token_s < self._best.get(size, inf):
+            self._best[size] = first_token_s
+        # A longer prompt that was answered faster says as much of a shorter one.
+        best_s = first_token_s
+        for window in (self._best, self._earlier):
+            for other, seen_s in window.items():
+                if other >= size and seen_s < best_s:
+                    best_s = seen_s
+        return first_token_s - best_s
 
 
 class _Round:

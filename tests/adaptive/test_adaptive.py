@@ -97,6 +97,8 @@ def test_long_prompts_are_compared_with_long_prompts() -> None:
     assert first.excess_s(10, 0.01, now=0.0) == 0.0
     assert first.excess_s(8000, 0.50, now=0.0) == 0.0
     assert first.excess_s(8000, 0.75, now=0.0) == pytest.approx(0.25)
+    assert first.excess_s(4000, 0.75, now=0.0) == pytest.approx(0.25), "the longer was faster"
+    assert first.excess_s(16000, 0.75, now=0.0) == 0.0
 
 
 def test_a_best_time_that_is_never_reached_again_is_forgotten() -> None:

@@ -89,6 +89,29 @@ async def test_it_follows_an_engine_down_and_up_and_clients_see_no_529(tmp_path:
     assert reason in {"adaptive", "saturated"}
 
 
+@pytest.mark.slow
+async def test_an_engine_that_never_refuses_is_found_by_its_first_tokens(tmp_path: Path) -> None:
+    config = EngineConfig(served_names=("m",), max_num_seqs=8, time_scale=TIME_SCALE)
+    engine = SimulatedServer([config])
+    url = await engine.start("127.0.0.1", 0)
+    entry = backend(url, kind="simulated", max_concurrency=64, adaptive=True)
+    yaml = backends_yaml(entry, queue={"enabled": True, "ttl": "60s", "max_depth": USERS})
+    try:
+        async with running_router(yaml, tmp_path) as router:
+            crowd = Crowd(router)
+            users = [asyncio.ensure_future(crowd.user()) for _ in range(USERS)]
+            try:
+                await limits(router, 7.0)
+                settled = await limits(router, 2.0)
+            finally:
+                for user in users:
+                    user.cancel()
+                await asyncio.gather(*users, return_exceptions=True)
+    finally:
+        await engine.close()
+    assert 0.75 * 8 <= mean(settled) <= 1.5 * 8, settled
+
+
 async def retune(router: Running, url: str, seats: int) -> None:
     change = json.dumps({"max_num_seqs": seats})
     answer = await router.ask("/control/capacity", change.encode(), url=url)
