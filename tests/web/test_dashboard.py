@@ -111,6 +111,19 @@ async def test_every_figure_is_the_one_of_the_state(scene: Scene, browser: Brows
         assert [line for line in tiles.splitlines() if line.isdigit()] == ["2", "3", "3"]
 
 
+async def test_a_pool_says_whether_its_capacity_suffices(scene: Scene, browser: Browser) -> None:
+    async with watching(browser, scene.url) as seen:
+        await seen.shows(POOL, "Too few requests to judge.")
+        await full(scene, CEILING)
+        assert [await task for task in scene.ask(30)] == [503] * 30
+        await seen.shows(POOL, "Too little capacity.")
+        await seen.shows(POOL, "raise max_concurrency")
+        report = (await scene.running.admin("GET", "capacity")).json["pools"]["m"]
+        await seen.shows(
+            POOL, f"{report['backends']} in service, {report['desired_backends']} wanted"
+        )
+
+
 async def test_a_chart_tells_the_figure_under_the_pointer_and_the_table_the_same(
     scene: Scene, browser: Browser
 ) -> None:

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from lifeboat.core.capacity import CapacityVerdict
 from lifeboat.core.limits import LimitReason
 from lifeboat.core.modes import MODES, Mode
 from lifeboat.core.vocabulary import Health, OperatorState, Reason
@@ -70,7 +71,12 @@ def keys_of(table: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("table", "words"),
-    [("LIMIT_REASONS", LimitReason), ("HEALTHS", Health), ("STATES", OperatorState)],
+    [
+        ("LIMIT_REASONS", LimitReason),
+        ("HEALTHS", Health),
+        ("STATES", OperatorState),
+        ("VERDICTS", CapacityVerdict),
+    ],
 )
 def test_every_word_of_the_state_has_its_words_for_people(table: str, words: type) -> None:
     assert keys_of(table) == {word.value for word in words}

@@ -8,7 +8,7 @@ import { refreshHistory, showPoolChoice, startHistory } from "./history.js";
 import { startMode } from "./mode.js";
 import { showOverview } from "./overview.js";
 import { refreshParked } from "./parked.js";
-import { showPools } from "./pools.js";
+import { refreshCapacity, showPools } from "./pools.js";
 import { refreshRejections, showRejections, startRejections } from "./rejections.js";
 import { followState } from "./stream.js";
 
@@ -46,6 +46,7 @@ function paced(read) {
 }
 
 const parked = paced(refreshParked);
+const capacity = paced(refreshCapacity);
 const rejections = paced(refreshRejections);
 let anyParked = true;
 let rejectionsAreOld = true;
@@ -56,6 +57,7 @@ function draw() {
   showOverview(latest);
   showMode(latest);
   showPools(latest);
+  capacity();
   showBackends(latest);
   showPoolChoice(latest);
   suggestBody(latest);

@@ -1,7 +1,11 @@
 // One card a pool: what runs, what waits, how long, and how fast it drains.
 
+import { get } from "./api.js";
 import { byId, el, facts, follow, meter, setText } from "./dom.js";
 import { count, duration, limit, rate, sum } from "./format.js";
+import { VERDICTS, wordsFor } from "./words.js";
+
+let reports = {};
 
 function inFlight(pool) {
   const bound = pool.effective_concurrency;
@@ -26,15 +30,28 @@ function queue(pool) {
   };
 }
 
+function wantedWords(report) {
+  const asked = `Demand ${report.demand.toFixed(1)} slots; backends: ${count(report.backends)} in service, ${count(report.desired_backends)} wanted.`;
+  const scaling = report.scaling;
+  const scaled = scaling ? ` Scaled to ${count(scaling.wanted)} (${count(scaling.min)} to ${count(scaling.max)}).` : "";
+  const failed = scaling?.failure ? ` Scaling failed: ${scaling.failure}` : "";
+  // The other two verdicts say it all themselves.
+  const cure = ["under_capacity", "not_a_capacity_problem"].includes(report.verdict) ? ` ${report.advice}` : "";
+  return `${asked}${scaled}${failed}${cure}`;
+}
+
 function card(name) {
   const running = meter("In flight / effective limit");
   const parked = meter("Parked / ceiling");
   const figures = facts();
   const members = el("span");
+  const verdict = el("strong");
+  const advice = el("span");
   const node = el(
     "article", { class: "card pool" },
     el("h3", {}, name),
     running.node, parked.node, figures.node,
+    el("p", { class: "verdict" }, verdict, " ", advice),
     el("p", { class: "quiet members" }, "Backends: ", members),
   );
   return {
@@ -52,9 +69,17 @@ function card(name) {
         ["Sent", count(pool.dispatched)],
         ["Refused", count(sum(Object.values(pool.rejected)))],
       ]);
+      const report = Object.hasOwn(reports, name) ? reports[name] : null;
+      setText(verdict, report ? wordsFor(VERDICTS, report.verdict) : "");
+      setText(advice, report ? wantedWords(report) : "");
       setText(members, pool.backends.join(", ") || "none");
     },
   };
+}
+
+/** Read the capacity of the pools again; the next state shown shows it. */
+export async function refreshCapacity() {
+  reports = (await get("api/lb/capacity")).pools;
 }
 
 /** Show the pools of a state. */

@@ -35,5 +35,13 @@ export const STATES = {
   maint: ["Maint", "out of service until it is made ready again"],
 };
 
+/** What the last 5 minutes say of a pool. */
+export const VERDICTS = {
+  ok: "Enough capacity.",
+  under_capacity: "Too little capacity.",
+  not_a_capacity_problem: "Refusals that more backends would not cure.",
+  insufficient_data: "Too few requests to judge.",
+};
+
 /** Return the words for a key, or the key itself where a newer router knows more than this page. */
 export const wordsFor = (table, key) => (Object.hasOwn(table, key) ? table[key] : key);
