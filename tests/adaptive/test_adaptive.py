@@ -74,6 +74,15 @@ def test_after_a_decrease_it_rises_by_one_a_round_and_faster_after_four() -> Non
     assert found[5] - found[4] == 2
 
 
+def test_answers_to_what_was_granted_before_a_decrease_make_no_round() -> None:
+    limit = AdaptiveLimit(256)
+    refused(limit, 20, granted_at=0.0, now=5.0)
+    answered(limit, 100, at=4.0)
+    assert limit.limit == 18
+    answered(limit, 9, at=6.0)
+    assert limit.limit == 19
+
+
 def test_a_limit_that_is_not_used_does_not_rise() -> None:
     limit = AdaptiveLimit(256)
     refused(limit, 20, granted_at=0.0, now=0.5)
