@@ -291,6 +291,7 @@ class Gate(Judge):
 
     def _turn_away(self, ticket: Ticket, refusal: Refusal, now: float) -> None:
         self.refused += 1
+        self.pools[ticket.pool_name].uncount(ticket)
         self._leave(ticket, TicketState.REFUSED, now)
         self._effects.append(Refused(ticket, replace(refusal, wait_s=ticket.place.parked_s)))
 
@@ -298,6 +299,7 @@ class Gate(Judge):
         seats = self.seats.of(ticket.lane.key if ticket.lane is not None else NOBODY)
         pool = self.pools[ticket.pool_name]
         self.expired += 1
+        pool.uncount(ticket)
         self._leave(ticket, TicketState.EXPIRED, now)
         self._record_wait(ticket, now)
         refusal = refusals.queue_timeout(self, pool, seats, ticket.place.parked_s, now)

@@ -83,6 +83,11 @@ class Pool:
         else:
             self.rate.limit = per_minute
 
+    def uncount(self, ticket: Ticket) -> None:
+        """Give back to the rate what a parked request took that is refused and was never sent."""
+        if self.rate is not None and ticket.parked_at == ticket.place.arrived_at:
+            self.rate.give_back(ticket.parked_at)
+
     def parked(self) -> list[Ticket]:
         """Return the parked tickets, longest first."""
         self._sort()

@@ -31,8 +31,13 @@ class RateWindow:
         return times[len(times) - self.limit] + WINDOW_S - now
 
     def take(self, now: float) -> None:
-        """Count a request that was admitted or parked at `now`."""
+        """Count a request that was granted or parked at `now`."""
         self._times.append(now)
+
+    def give_back(self, at: float) -> None:
+        """Take out a request counted at `at` that was refused after all; it may be gone already."""
+        if at in self._times:
+            self._times.remove(at)
 
     def used(self, now: float) -> int:
         """Return how many requests the last minute holds."""

@@ -689,6 +689,22 @@ def test_the_rate_of_a_model_is_counted_once_a_request_and_only_when_admitted() 
     leased(gate, 60.0)
 
 
+def test_a_parked_request_that_is_refused_after_all_gives_its_place_in_the_rate_back() -> None:
+    rules = replace(QUEUED, pools={"m": PoolRules(max_requests_per_minute=2)})
+    gate = gate_with(spec("a", 1), rules=rules)
+    lease = leased(gate, 0.0)
+    parked(gate, 1.0)
+    assert refused(gate, 2.0).reason is Reason.RATE_LIMITED
+    gate.advance(31.0)
+    assert [reason for _, reason in turned_away(gate.take_effects())] == [Reason.QUEUE_TIMEOUT]
+    # One that was sent to a backend stays counted, however it ends.
+    again = parked(gate, 32.0)
+    gate.release(lease, OK, 33.0)
+    assert granted(gate) == [again]
+    assert refused(gate, 34.0).reason is Reason.RATE_LIMITED
+    gate.drain(35.0, serve_parked=False)
+
+
 @pytest.mark.parametrize("serve_parked", [True, False])
 def test_a_draining_router_answers_or_serves_the_parked_and_refuses_the_rest(
     serve_parked: bool,

@@ -53,3 +53,14 @@ def test_memory_is_bounded_by_the_limit() -> None:
         if rate.wait_s(step * 1.0) == 0.0:
             rate.take(step * 1.0)
     assert len(rate._times) <= 10
+
+
+def test_what_is_given_back_makes_room_at_once_and_only_once() -> None:
+    rate = RateWindow(2)
+    rate.take(1.0)
+    rate.take(2.0)
+    assert rate.wait_s(3.0) == 58.0
+    rate.give_back(1.0)
+    assert (rate.wait_s(3.0), rate.used(3.0)) == (0.0, 1)
+    rate.give_back(1.0)
+    assert rate.used(3.0) == 1
