@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
+import socket
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -312,6 +315,7 @@ async def test_bug_027_requests_abandoned_while_parked_leave_the_queue_at_once(
 
 
 RACES = 500
+RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
 async def soon(condition: Callable[[], bool]) -> None:
@@ -321,40 +325,75 @@ async def soon(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+def leaving(port: int) -> socket.socket:
+    """Connect a client that no loop knows, ask by it, and return it: it leaves when it is told."""
+    leaver = socket.create_connection(("127.0.0.1", port))
+    body = chat("leaver")
+    head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    leaver.sendall(head % (CHAT.encode(), len(body)) + body)
+    leaver.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
+    return leaver
+
+
 async def test_bug_028_a_slot_granted_to_a_client_that_left_goes_to_the_next(
     lane: Lane,
 ) -> None:
-    """The first parked client leaves about when the slot is freed, five hundred times."""
-    holding: list[asyncio.Event] = []
+    """The first parked client leaves as the slot is freed, five hundred times.
+
+    Both are done to the kernel in one step, so that the loop learns of both in one step, in either
+    order; or with a few steps between them.
+    """
+    holding: list[tuple[Peer, asyncio.Event]] = []
     chance = random.Random(28)
+    loop = asyncio.get_running_loop()
+    wake, waker = socket.socketpair()
 
     async def script(peer: Peer, asked: Received) -> None:
-        if b"holder" in asked.body:
-            holding.append(asyncio.Event())
-            await holding[-1].wait()
-        await says_hello(peer, asked)
+        if b"holder" not in asked.body:
+            await says_hello(peer, asked)
+            return
+        # Streamed: the slot is freed in the very step in which the last byte is read.
+        await peer.send(SSE_HEAD, b"2\r\nhi\r\n")
+        holding.append((peer, asyncio.Event()))
+        await holding[-1][1].wait()
 
-    async with lane.facing(script, environ=QUEUE, max_concurrency=1) as stage:
-        view = stage.running.router.view
-        holder, third = await stage.client(), await stage.client()
-        for turn in range(RACES):
-            leaver = await stage.client()
-            await holder.post(CHAT, chat("holder"))
-            await soon(lambda turn=turn: len(holding) == turn + 1)
-            await leaver.post(CHAT, chat("leaver"))
-            await soon(lambda: view().parked == 1)
-            await third.post(CHAT, chat("third"))
-            await soon(lambda: view().parked == 2)
-            moves: list[Callable[[], object]] = [leaver.reset, holding[-1].set]
-            chance.shuffle(moves)
-            moves[0]()
-            for _ in range(chance.randrange(40)):
-                await asyncio.sleep(0)
-            moves[1]()
-            assert (await holder.reply()).status == 200
-            assert (await third.reply()).status == 200, "the slot went to the one who had left"
-        state = await stage.running.settle(2.0)
-        metrics = await stage.running.metrics()
+    def answer_holder() -> None:
+        peer, answered = holding[-1]
+        os.write(peer.writer.get_extra_info("socket").fileno(), LAST_CHUNK)
+        answered.set()
+
+    with wake, waker:
+        async with lane.facing(script, environ=QUEUE, max_concurrency=1) as stage:
+            view = stage.running.router.view
+            holder, third = await stage.client(), await stage.client()
+            for turn in range(RACES):
+                await holder.post(CHAT, chat("holder"))
+                await soon(lambda turn=turn: len(holding) == turn + 1)
+                leaver = leaving(stage.running.port)
+                await soon(lambda: view().parked == 1)
+                await third.post(CHAT, chat("third"))
+                await soon(lambda: view().parked == 2)
+                moves: list[Callable[[], object]] = [leaver.close, answer_holder]
+                chance.shuffle(moves)
+                if turn % 5:
+                    # Within one look for bytes: the next one finds both.
+                    def both(moves: list[Callable[[], object]] = moves) -> None:
+                        loop.remove_reader(wake)
+                        wake.recv(1)
+                        for move in moves:
+                            move()
+
+                    loop.add_reader(wake, both)
+                    waker.send(b"x")
+                else:
+                    moves[0]()
+                    for _ in range(turn % 25):
+                        await asyncio.sleep(0)
+                    moves[1]()
+                assert (await holder.reply()).status == 200
+                assert (await third.reply()).status == 200, "the slot went to who had left"
+            state = await stage.running.settle(2.0)
+            metrics = await stage.running.metrics()
     assert state["inflight"] == {"a": 0}
     assert metrics['lifeboat_lb_inflight{backend="a"}'] == 0
     served = sum(b"leaver" in received.body for received in stage.asked)
