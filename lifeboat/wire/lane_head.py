@@ -14,6 +14,8 @@ _REQUEST_LINE = re.compile(rb"(POST|GET) (/[!-~]*) HTTP/1\.1\r\n")
 _HEADER_LINE = re.compile(
     rb"(?<=\r\n)([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*((?:[!-~]+(?:[ \t]+[!-~]+)*)?)[ \t]*\r\n"
 )
+MOST_HEADERS = 128
+"""As many as aiohttp takes: one rule for both ways in."""
 _LENGTH = re.compile(rb"[0-9]{1,15}")
 _BEGINS = re.compile(rb"P(?:O(?:S(?:T(?: .*)?)?)?)?|G(?:E(?:T(?: .*)?)?)?", re.DOTALL)
 """What a request of the lane begins with, however little of it has come."""
@@ -54,7 +56,7 @@ def parse_head(head: bytes) -> Head | None:
         return None
     fields = _HEADER_LINE.findall(head, line.end(), len(head) - 2)
     # What the pattern did not take (blanks around values aside) is no header it understands.
-    if head.count(b"\r\n", line.end()) != len(fields) + 1:
+    if head.count(b"\r\n", line.end()) != len(fields) + 1 or len(fields) > MOST_HEADERS:
         return None
     headers = Headers(fields)
     names = headers.lower_names

@@ -22,6 +22,7 @@ def head(*lines: bytes, first: bytes = b"POST /x HTTP/1.1") -> bytes:
 PLAIN = {
     "a post": head(b"Host: h", b"Content-Length: 2"),
     "blanks around a value": head(b"Host:  h \t", b"Content-Length:2"),
+    "128 headers": head(b"Host: h", b"Content-Length: 2", *[b"X: a"] * 126),
     "an empty value": head(b"Host: h", b"Content-Length: 0", b"X-Empty:"),
     "keep-alive said aloud": head(b"Host: h", b"Content-Length: 2", b"Connection: Keep-Alive"),
     "a get": head(b"Host: h", first=b"GET /v1/models HTTP/1.1"),
@@ -52,6 +53,7 @@ ODD = {
     "a bare carriage return": head(b"Host: h\rX: a", b"Content-Length: 2"),
     "a null byte": head(b"Host: h", b"X: a\0b", b"Content-Length: 2"),
     "a byte above ascii": head(b"Host: h", b"X: \xe9", b"Content-Length: 2"),
+    "129 headers": head(b"Host: h", b"Content-Length: 2", *[b"X: a"] * 127),
     "no colon": head(b"Host: h", b"Content-Length 2", b"Content-Length: 2"),
 }
 
