@@ -10,11 +10,12 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lifeboat.core.gate import Gate
 from lifeboat.core.health import Probe, ProbeResult
@@ -30,7 +31,7 @@ from lifeboat.core.vocabulary import (
     Verdict,
 )
 from lifeboat.door import Door
-from lifeboat.fleet import Fleet, FleetError, Patch, Registration
+from lifeboat.fleet import Fleet, FleetError, Origin, Patch, Registration
 from lifeboat.settings import BackendConfig, ModelConfig
 from tests.fleet.scripted import Engines, configured
 
@@ -38,6 +39,7 @@ T = TypeVar("T")
 
 NAMES = ("a", "b", "c")
 MODELS = ("m", "n")
+PROBES = st.sampled_from([ProbeResult.OK] * 3 + list(ProbeResult))
 OUTCOMES = st.sampled_from(
     [Outcome(Verdict.ANSWERED, 200)] * 5
     + [
@@ -51,7 +53,8 @@ OUTCOMES = st.sampled_from(
 )
 LIMITS = st.sampled_from([1, 2, 3])
 MODEL_SETS = st.sampled_from([("m",), ("n",), ("m", "n")])
-URLS = st.sampled_from(["http://127.0.0.1:1", "http://127.0.0.1:2"])
+URL_ONE, URL_TWO = "http://127.0.0.1:1", "http://127.0.0.1:2"
+URLS = st.sampled_from([URL_ONE, URL_TWO])
 
 
 @st.composite
@@ -60,6 +63,10 @@ def backends(draw: st.DrawFn) -> BackendConfig:
         draw(st.sampled_from(NAMES)), Kind.OPENAI, draw(URLS),
         models=draw(MODEL_SETS), max_concurrency=draw(LIMITS),
     )  # fmt: skip
+
+
+def fleets(least: int) -> st.SearchStrategy[list[BackendConfig]]:
+    return st.lists(backends(), min_size=least, max_size=3, unique_by=lambda one: one.name)
 
 
 class FleetMachine(RuleBasedStateMachine):
@@ -87,7 +94,9 @@ class FleetMachine(RuleBasedStateMachine):
     @staticmethod
     def configuration(entries: list[BackendConfig]):
         models = (ModelConfig("alias", alias_of="m"),)
-        return configured(*entries, models=models, queue_enabled=True, queue_ttl_s=1e6)
+        return configured(
+            *entries, models=models, queue_enabled=True, queue_ttl_s=1e6, hold_when_down=True
+        )
 
     def run_in_loop(self, step: Awaitable[T], *, whole: bool = False) -> T:
         """Take one step, and see what follows. whole: it changes several backends, one by one."""
@@ -139,7 +148,11 @@ class FleetMachine(RuleBasedStateMachine):
 
     # -- what happens -------------------------------------------------------------------------
 
-    @rule(entries=st.lists(backends(), max_size=3, unique_by=lambda one: one.name))
+    @initialize(entries=fleets(least=2))
+    def begin(self, entries: list[BackendConfig]) -> None:
+        self.run_in_loop(self.fleet.reload(self.configuration(entries)), whole=True)
+
+    @rule(entries=fleets(least=1) | fleets(least=0))
     def reload(self, entries: list[BackendConfig]) -> None:
         before = dict(self.fleet.members())
         registered = {name: one for name, one in before.items() if one.origin == "registered"}
@@ -157,7 +170,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.run_in_loop(step(), whole=True)
         self.patched = {n: v for n, v in self.patched.items() if n in self.present}
 
-    @rule(entry=backends(), ttl=st.sampled_from([None, 5.0]))
+    @rule(entry=backends(), ttl=st.sampled_from([None, None, None, 5.0]))
     def register(self, entry: BackendConfig, ttl: float | None) -> None:
         given = frozenset({"models", "max_concurrency"})
 
@@ -171,8 +184,11 @@ class FleetMachine(RuleBasedStateMachine):
 
         self.run_in_loop(step())
 
-    @rule(name=st.sampled_from(NAMES))
-    def remove(self, name: str) -> None:
+    @rule(name=st.sampled_from(NAMES), sure=st.sampled_from([True, False, False]))
+    def remove(self, name: str, sure: bool) -> None:
+        if not sure:
+            return
+
         async def step() -> None:
             try:
                 self.fleet.remove(name)
@@ -254,7 +270,7 @@ class FleetMachine(RuleBasedStateMachine):
 
         self.run_in_loop(step())
 
-    @rule(name=st.sampled_from(NAMES), result=st.sampled_from(ProbeResult))
+    @rule(name=st.sampled_from(NAMES), result=PROBES)
     def probe_ends(self, name: str, result: ProbeResult) -> None:
         """As a watch tells the gate; in-flight is never touched by it."""
         before, held = self.in_flight(), len(self.leases)
@@ -266,6 +282,28 @@ class FleetMachine(RuleBasedStateMachine):
         self.run_in_loop(step())
         granted = Counter(lease.backend for lease in self.leases[held:])
         assert self.in_flight() == {one: count + granted[one] for one, count in before.items()}
+
+    @precondition(lambda self: self.down())
+    @rule(at=st.integers(0, 2))
+    def backend_recovers(self, at: int) -> None:
+        names = self.down()
+        self.probe_ends(names[at % len(names)], ProbeResult.OK)
+
+    def down(self) -> list[str]:
+        return [name for name, seat in self.gate.seats.by_name.items() if not seat.standing.live]
+
+    @precondition(lambda self: self.present)
+    @rule(at=st.integers(0, 2))
+    def backend_moves(self, at: int) -> None:
+        """Another server under the name; all else of the configuration stays."""
+        moved = sorted(self.present)[at % len(self.present)]
+        other = {URL_ONE: URL_TWO, URL_TWO: URL_ONE}
+        entries = [
+            replace(known.config, url=other[known.member.url]) if name == moved else known.config
+            for name, known in self.fleet._roster.present.items()
+            if known.member.origin is not Origin.REGISTERED
+        ]
+        self.run_in_loop(self.fleet.reload(self.configuration(entries)), whole=True)
 
     def in_flight(self) -> dict[str, int]:
         return {name: seat.in_flight for name, seat in self.gate.seats.by_name.items()}
@@ -291,6 +329,7 @@ class FleetMachine(RuleBasedStateMachine):
         held = Counter(lease.backend for lease in self.leases)
         for name, seat in self.gate.seats.by_name.items():
             assert seat.in_flight == held[name]
+            assert seat.standing.live or seat.limit == 0, "a backend that is down has room"
         for name in held:
             assert self.fleet.member(name) is not None
 
@@ -304,6 +343,9 @@ class FleetMachine(RuleBasedStateMachine):
         for ticket in tickets:
             for seat in self.gate.seats.by_name.values():
                 assert not (seat.has_room and self.fits(ticket, seat))
+                lane = ticket.lane
+                assert lane is not None
+                assert (seat.spec.name in lane.key) is self.fits(ticket, seat)
         depths = Counter(ticket.pool_name for ticket in tickets)
         for name, pool in self.gate.pools.items():
             assert pool.depth == depths[name]
