@@ -85,7 +85,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class ScalingStatus:
-    """One scaled pool, to be shown. present: replicas that are there; wanted: starting ones too.
+    """One scaled pool, to be shown. wanted: replicas, those that start included.
 
     fixed: backends of the pool that are not scaled. raw: what this moment's demand asks for.
     reason: of the last change. failure: why the last call failed, None after a good one.
@@ -96,7 +96,6 @@ class ScalingStatus:
     most: int
     target: float
     fixed: int
-    present: int
     wanted: int
     raw: int
     reason: ScalingReason

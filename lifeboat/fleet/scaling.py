@@ -185,7 +185,6 @@ class Scaler:
             policy.most,
             policy.target,
             self.fixed,
-            self.present,
             self.wanted,
             self._decision.raw,
             self._reason,

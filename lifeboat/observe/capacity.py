@@ -24,6 +24,7 @@ def capacity_json(view: GateView, scaling: Mapping[str, ScalingStatus]) -> Json:
             encodable(name): _pool(
                 report_of(pool, view, scaling[name].scale if name in scaling else None),
                 scaling.get(name),
+                len(pool.members),
             )
             for name, pool in view.pools.items()
             if pool.listed
@@ -31,7 +32,7 @@ def capacity_json(view: GateView, scaling: Mapping[str, ScalingStatus]) -> Json:
     }
 
 
-def _pool(report: CapacityReport, scaling: ScalingStatus | None) -> Json:
+def _pool(report: CapacityReport, scaling: ScalingStatus | None, members: int) -> Json:
     """Return one pool's object; a limit or a utilization of null = a member has no gate."""
     return {
         "current_concurrency_limit": report.current_limit,
@@ -54,16 +55,17 @@ def _pool(report: CapacityReport, scaling: ScalingStatus | None) -> Json:
         "target_utilization": report.target,
         "desired_backends": report.desired_backends,
         "computation": report.computation,
-        "scaling": None if scaling is None else _scaling(scaling),
+        "scaling": None if scaling is None else _scaling(scaling, members),
     }
 
 
-def _scaling(status: ScalingStatus) -> Json:
+def _scaling(status: ScalingStatus, members: int) -> Json:
     return {
         "actuator": status.actuator,
         "min": status.least,
         "max": status.most,
-        "present": status.present,
+        # Of the view that the limits are read off, not of the last look of a second ago.
+        "present": max(0, members - status.fixed),
         "wanted": status.wanted,
         "wanted_now": status.raw,
         "reason": status.reason.value,

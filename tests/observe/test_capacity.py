@@ -12,7 +12,7 @@ from lifeboat.core.vocabulary import Reason
 from lifeboat.observe.capacity import capacity_json
 from tests.observe.scenes import backend, pool, view
 
-STATUS = ScalingStatus("command", 1, 8, 0.5, 0, 2, 4, 3, ScalingReason.SUSTAINED, "no \ud800 quota")
+STATUS = ScalingStatus("command", 1, 8, 0.5, 0, 4, 3, ScalingReason.SUSTAINED, "no \ud800 quota")
 
 
 def page(*args: object) -> dict:
@@ -43,7 +43,7 @@ def test_a_scaled_pool_shows_its_scaling_and_any_failure_can_be_encoded() -> Non
     assert shown["full_concurrency_limit"] == 8 * 32
     assert shown["target_utilization"] == 0.5
     scaling = shown["scaling"]
-    assert (scaling["present"], scaling["wanted"], scaling["max"]) == (2, 4, 8)
+    assert (scaling["present"], scaling["wanted"], scaling["max"]) == (1, 4, 8)
     assert scaling["reason"] == "sustained" and "quota" in scaling["failure"]
     assert (
         page(view(), {"m": replace(STATUS, failure=None)})["pools"]["m"]["scaling"]["failure"]
