@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lifeboat.wire.framing import RawHeaders
-from lifeboat.wire.upstream import Answer
+from lifeboat.wire.upstream import Answer, Straight
 
 
 class HeldAnswer:
@@ -31,7 +31,7 @@ class HeldAnswer:
         body, self._body = self._body, b""
         return body
 
-    async def read(self) -> bytes:
+    async def read(self, straight: Straight | None = None) -> bytes:
         """Return what is left."""
         return self.take_ready()
 

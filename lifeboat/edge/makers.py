@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lifeboat.wire.framing import RawHeaders
-from lifeboat.wire.upstream import Answer
+from lifeboat.wire.upstream import Answer, Straight
 
 IDS_KEPT = 100_000
 """Some 25 MB at the most; a forgotten id is a 404."""
@@ -96,9 +96,9 @@ class IdWatch:
         self._look(piece)
         return piece
 
-    async def read(self) -> bytes:
+    async def read(self, straight: Straight | None = None) -> bytes:
         """As the answer's, looked at."""
-        piece = await self._answer.read()
+        piece = await self._answer.read(None if self._looking else straight)
         self._look(piece)
         return piece
 

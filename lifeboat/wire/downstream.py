@@ -176,7 +176,7 @@ async def relay(
     try:
         stream.start(_response_head(request, status, reason, headers, framing))
         await stream.pass_on(first or answer.take_ready())
-        while piece := await answer.read():
+        while piece := await answer.read(stream.pass_straight):
             await stream.pass_on(piece)
         await stream.finish()
         ended = Ended.COMPLETED
@@ -282,6 +282,22 @@ class _ClientStream:
 
         Raises ConnectionError when the client is gone.
         """
+        out = self._framed(piece)
+        if out:
+            await self._writer.write(out, drain=False)
+            if self._request.protocol.writing_paused:
+                await self._drain()
+
+    def pass_straight(self, piece: bytes) -> bool:
+        """Write a piece at once; False, with nothing done, when the client lags or is gone."""
+        transport = self._request.transport
+        if transport is None or transport.is_closing() or self._request.protocol.writing_paused:
+            return False
+        transport.write(self._framed(piece))
+        return True
+
+    def _framed(self, piece: bytes) -> bytes:
+        """Return a piece as it goes on the wire, behind the head if that is still to go."""
         out, self._head = self._head, b""
         if piece:
             if not self.body_bytes:
@@ -291,10 +307,7 @@ class _ClientStream:
                 out = b"%b%x\r\n%b\r\n" % (out, len(piece), piece)
             else:
                 out = out + piece if out else piece
-        if out:
-            await self._writer.write(out, drain=False)
-            if self._request.protocol.writing_paused:
-                await self._drain()
+        return out
 
     async def finish(self) -> None:
         """End the body cleanly."""

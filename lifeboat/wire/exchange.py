@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from lifeboat.core.vocabulary import Verdict
 from lifeboat.wire.framing import BadAnswerError, RawHeaders, ResponseHead, ResponseReader
-from lifeboat.wire.upstream import UpstreamError
+from lifeboat.wire.upstream import Straight, UpstreamError
 
 HIGH_WATER_BYTES = 128 * 1024
 """Above this much unread body the connection is not read any more."""
@@ -44,6 +44,7 @@ class Exchange:
         "_on_writable",
         "_paused",
         "_reader",
+        "_straight",
         "_timer",
         "_transport",
         "_waiter",
@@ -74,6 +75,7 @@ class Exchange:
         self._error: UpstreamError | None = None
         self._paused = False
         self._waiter: asyncio.Future[None] | None = None
+        self._straight: Straight | None = None
         self._waiting_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -145,7 +147,7 @@ class Exchange:
             self._resume()
         return piece
 
-    async def read(self) -> bytes:
+    async def read(self, straight: Straight | None = None) -> bytes:
         """The next body bytes; b"" at the clean end. Raises UpstreamError."""
         while True:
             piece = self.take_ready()
@@ -159,7 +161,11 @@ class Exchange:
             # Both sides of a switched connection may be silent for as long as they like.
             if self._timer is None and self._head.status != 101:
                 self._timer = self._loop.call_later(self._idle_timeout_s, self._check_idle)
-            await self._wait()
+            self._straight = straight
+            try:
+                await self._wait()
+            finally:
+                self._straight = None
 
     def abort(self) -> None:
         """Close at once, unless the body ended."""
@@ -205,7 +211,26 @@ class Exchange:
         elif not self._paused and reader.buffered_bytes > HIGH_WATER_BYTES:
             self._paused = True
             self._transport.pause_reading()
+        elif self._passed_straight():
+            return
         self._wake()
+
+    def _passed_straight(self) -> bool:
+        """Offer what came to the reader that waits; True when there is nothing to wake it for.
+
+        Waking a task for each event takes another turn of the loop, and a stream a quarter more
+        CPU in all.
+        """
+        straight, waiter = self._straight, self._waiter
+        if straight is None or waiter is None or waiter.done():
+            return False
+        self._waiting_since = self._loop.time()
+        reader = self._reader
+        while piece := reader.take(MOST_BYTES_A_READ):
+            if not straight(piece):
+                reader.put_back(piece)
+                return False
+        return True
 
     def writable(self, writable: bool) -> None:
         """The transport's buffer has passed a mark."""

@@ -189,6 +189,11 @@ class ResponseReader:
         self.buffered_bytes -= len(first)
         return first
 
+    def put_back(self, piece: bytes) -> None:
+        """Let a piece that was taken be the next one again."""
+        self.pieces.appendleft(piece)
+        self.buffered_bytes += len(piece)
+
     # ---- the parts of a message, in their order ----------------------------------------------
 
     def _read_head(self, data: bytes, position: int) -> int:

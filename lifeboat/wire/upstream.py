@@ -124,6 +124,11 @@ class UpstreamError(Exception):
         self.fresh_retry = fresh_retry
 
 
+Straight = Callable[[bytes], bool]
+"""Takes a piece (True), or leaves it to be returned by `read` (False); synchronous, and may not
+raise."""
+
+
 class Answer(Protocol):
     """The backend's answer: its head, and its body as it comes.
 
@@ -158,9 +163,11 @@ class Answer(Protocol):
         """Return body bytes that wait already, b"" when none do. Never blocks."""
         ...
 
-    async def read(self) -> bytes:
+    async def read(self, straight: Straight | None = None) -> bytes:
         """Return the next body bytes as they came; b"" at the clean end, and ever after.
 
+        straight: is offered each piece in the very step in which it came, while this waits; what
+        it takes is not returned, and wakes nobody. An answer need not offer anything.
         Raises UpstreamError (RESET, IDLE_TIMEOUT) on a cut, again on every later call. Cancelling
         it loses nothing.
         """

@@ -341,7 +341,10 @@ async def test_the_end_of_the_upstream_is_told_while_a_slow_client_still_reads()
         client.close()
 
 
-async def test_a_client_that_takes_nothing_is_cut_off_and_the_upstream_closed() -> None:
+@pytest.mark.parametrize("piece_bytes", [65536, 4096])
+async def test_a_client_that_takes_nothing_is_cut_off_and_the_upstream_closed(
+    piece_bytes: int,
+) -> None:
     """BUG-226: and meanwhile the backend is held back, not buffered."""
     sent = 0
 
@@ -350,8 +353,11 @@ async def test_a_client_that_takes_nothing_is_cut_off_and_the_upstream_closed() 
         await peer.request()
         await peer.send(CHUNKED)
         while True:
-            await peer.chunk(b"x" * 65536)
-            sent += 65536
+            await peer.chunk(b"x" * piece_bytes)
+            sent += piece_bytes
+            if piece_bytes < 65536:
+                # So that pieces come one by one, as the events of a stream do.
+                await asyncio.sleep(0.0002)
 
     async with front(script, write_timeout_s=0.4) as this:
         client = await RawClient.connect(this.port, receive_buffer=4096)
