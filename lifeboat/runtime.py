@@ -14,31 +14,28 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
 
 from lifeboat import __version__
 from lifeboat.core.gate import Gate
 from lifeboat.core.ledger import BodyLedger
 from lifeboat.core.view import GateView
-from lifeboat.core.weights import DEFAULT_WEIGHTS, WEIGHTS
 from lifeboat.counting import TokenCounter
 from lifeboat.door import Door
+from lifeboat.edge import tuning
 from lifeboat.edge.admin import Admin
-from lifeboat.edge.app import OwnPath, Switchboard, application, on_lane, own_paths
-from lifeboat.edge.cors import Cors
+from lifeboat.edge.app import OwnPath, Switchboard, own_paths
 from lifeboat.edge.dashboard import Dashboard
 from lifeboat.edge.descriptors import soft_limit, too_few_descriptors
-from lifeboat.edge.dispatch import Dispatch, DispatchRules
+from lifeboat.edge.dispatch import Dispatch
+from lifeboat.edge.entrance import Entrance
 from lifeboat.edge.explain import Explainer
-from lifeboat.edge.intake import IntakeRules
 from lifeboat.edge.keys import AdminGuard, KeyRing
-from lifeboat.edge.listener import Listener, ProtocolFactory
 from lifeboat.edge.makers import Makers
 from lifeboat.edge.pages import Pages, Readiness
-from lifeboat.edge.proxy import Proxy, ProxyRules
-from lifeboat.edge.server import JsonRunner
+from lifeboat.edge.proxy import Proxy
 from lifeboat.edge.slices import Turnstile
 from lifeboat.edge.sweep import PausedSweep
+from lifeboat.embedded import Embedded
 from lifeboat.fleet import Fleet, FleetError
 from lifeboat.fleet.reloader import Reloader
 from lifeboat.fleet.scaling import Autoscaler
@@ -49,18 +46,10 @@ from lifeboat.observe.log_pipe import set_log_level
 from lifeboat.observe.metrics import Metrics
 from lifeboat.observe.state import Surroundings
 from lifeboat.observe.warnings import Warned
-from lifeboat.settings.shapes import BackendConfig, Configuration, Settings
-from lifeboat.wire.lane import Handler, Lane, LaneRules
+from lifeboat.settings.shapes import Configuration, Settings
 from lifeboat.wire.pool import PooledUpstream
 
-if TYPE_CHECKING:
-    from lifeboat.sim.server import SimulatedServer
-
 _log = logging.getLogger("lifeboat")
-
-LAST_READ_S = 0.05
-LAST_LOOKS = 20
-"""A connection accepted at the very end has a second to send its request and be refused."""
 
 
 class StartError(Exception):
@@ -85,9 +74,7 @@ class Router:
         self._clock = time.monotonic
         self._started_at = self._clock()
         self._started = False
-        self._runners: list[JsonRunner] = []
-        self._listeners: list[Listener] = []
-        self._lane: Lane | None = None
+        self._entrance = Entrance(tuning.entrance_rules(settings), new_request_id)
         self._engines = Embedded()
         rng = random.Random()
         gate = Gate(
@@ -129,16 +116,16 @@ class Router:
             self._upstream,
             self._makers,
             time.time,
-            _dispatch_rules(settings),
+            tuning.dispatch_rules(settings),
         )
         self._keys = KeyRing(settings.api_keys)
-        self._guard = AdminGuard(settings.admin_token, _own_names(settings))
+        self._guard = AdminGuard(settings.admin_token, tuning.own_names(settings))
         self.switchboard, self.admin_switchboard = self._switchboards()
-        self.switchboard.cors = _cors(settings)
+        self.switchboard.cors = tuning.cors(settings)
 
     def _switchboards(self) -> tuple[Switchboard, Switchboard | None]:
         settings = self.settings
-        rules = _proxy_rules(settings)
+        rules = tuning.proxy_rules(settings)
         turnstile = Turnstile()
         proxy = self._proxy = Proxy(
             self.door,
@@ -241,15 +228,10 @@ class Router:
         self.ledger.bound_bytes = settings.max_parked_bytes
         self._keys.accept(settings.api_keys)
         self._guard.accept(settings.admin_token)
-        self._dispatch.rules = _dispatch_rules(settings)
-        self.switchboard.cors = _cors(settings)
-        self._proxy.rules = _proxy_rules(settings)
-        for runner in self._runners:
-            runner.retune(settings.client_head_timeout_s, settings.client_keepalive_s)
-        if self._lane is not None:
-            self._lane.rules = LaneRules(
-                settings.client_head_timeout_s, settings.client_keepalive_s
-            )
+        self._dispatch.rules = tuning.dispatch_rules(settings)
+        self.switchboard.cors = tuning.cors(settings)
+        self._proxy.rules = tuning.proxy_rules(settings)
+        self._entrance.retune(tuning.entrance_rules(settings))
 
     # -- life -------------------------------------------------------------------------------
 
@@ -276,8 +258,7 @@ class Router:
         own: list[asyncio.Task[None]] = []
         try:
             await self._listen(tasks)
-            if self._lane is not None:
-                own.append(tasks.create_task(self._lane.run(), name="fast lane's clock"))
+            own.append(tasks.create_task(self._entrance.keep_time(), name="fast lane's clock"))
             own.append(tasks.create_task(self._sweep.run(), name="sweep of paused connections"))
             own.append(tasks.create_task(self._sample_history(), name="samples of the history"))
             await self._start_fleet(tasks)
@@ -317,43 +298,14 @@ class Router:
             await asyncio.sleep(SAMPLE_S)
 
     async def _listen(self, tasks: asyncio.TaskGroup) -> None:
-        settings = self.settings
-        lane_tasks = tasks if settings.fast_lane else None
-        self.addresses = await self._serve(
-            self.switchboard, settings.host, settings.port, lane_tasks
-        )
-        if self.admin_switchboard is not None and settings.admin_addr is not None:
-            admin = settings.admin_addr
-            self.admin_addresses = await self._serve(self.admin_switchboard, admin.host, admin.port)
-
-    async def _serve(
-        self,
-        switchboard: Switchboard,
-        host: str,
-        port: int,
-        lane_tasks: asyncio.TaskGroup | None = None,
-    ) -> list[str]:
-        """Listen at an address. lane_tasks: owns the fast lane's tasks; None = aiohttp alone."""
-        settings = self.settings
-        runner = JsonRunner(
-            application(switchboard, new_request_id),
-            head_timeout_s=settings.client_head_timeout_s,
-            keepalive_timeout=settings.client_keepalive_s,
-            shutdown_timeout=LAST_READ_S * LAST_LOOKS,
-        )
-        self._runners.append(runner)
-        await runner.setup()
-        if runner.server is None:
-            raise RuntimeError("a runner that is set up has a server")
-        factory: ProtocolFactory = runner.server
-        if lane_tasks is not None:
-            rules = LaneRules(settings.client_head_timeout_s, settings.client_keepalive_s)
-            handler = cast("Handler", switchboard.handle)
-            factory = self._lane = Lane(handler, on_lane, runner.server, lane_tasks, rules)
-        listener = Listener(factory)
-        self._listeners.append(listener)
+        settings, entrance = self.settings, self._entrance
+        host, port = settings.host, settings.port
         try:
-            return await listener.open(host, port)
+            lane_tasks = tasks if settings.fast_lane else None
+            self.addresses = await entrance.open(self.switchboard, host, port, lane_tasks)
+            if self.admin_switchboard is not None and settings.admin_addr is not None:
+                host, port = settings.admin_addr.host, settings.admin_addr.port
+                self.admin_addresses = await entrance.open(self.admin_switchboard, host, port)
         except OSError as error:
             raise StartError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
 
@@ -377,66 +329,15 @@ class Router:
                 await self._proxy.idle()
         self._dispatch.end_switched()
 
-    async def _stop_listening(self) -> None:
-        """Close the listeners; answer whoever had got through by then, a moment at the most."""
-        last: list[asyncio.BaseTransport] = []
-        for listener in self._listeners:
-            last += await listener.close()
-        for _ in range(LAST_LOOKS):
-            # What has arrived on open connections is read and refused in this time, not reset.
-            await asyncio.sleep(LAST_READ_S)
-            if all(transport.is_closing() for transport in last):
-                break
-
     async def _close(self) -> None:
         self._started = False
-        await self._stop_listening()
-        if self._lane is not None:
-            self._lane.close()
-        for runner in self._runners:
-            await runner.cleanup()
+        await self._entrance.close()
         await self.fleet.close()
         await self._upstream.close()
         await self._engines.close()
         if self._counter is not None:
             self._counter.close()
         self.door.stop()
-
-
-class Embedded:
-    """The simulated engines that run inside the router, by url."""
-
-    def __init__(self) -> None:
-        self._servers: dict[str, SimulatedServer] = {}
-
-    async def start(self, config: BackendConfig) -> str:
-        """Start the engine of one backend on a free loopback port."""
-        # Imported here: a router without embedded engines needs none of it.
-        from lifeboat.sim.config import EngineConfig
-        from lifeboat.sim.server import SimulatedServer
-
-        options: dict[str, object] = {
-            **config.simulate,
-            "serves": sorted(can.value for can in config.serves),
-        }
-        if config.models:
-            # One engine under all its names, as with adapters over one base model.
-            options["served_name"] = list(config.models)
-        server = SimulatedServer([EngineConfig.from_mapping(options)])
-        url = await server.start(host="127.0.0.1", port=0)
-        self._servers[url] = server
-        return url
-
-    async def stop(self, url: str) -> None:
-        """Stop the engines behind a url; does nothing for one that is not ours."""
-        server = self._servers.pop(url, None)
-        if server is not None:
-            await server.close()
-
-    async def close(self) -> None:
-        """Stop all."""
-        for url in list(self._servers):
-            await self.stop(url)
 
 
 async def _load(counter: TokenCounter) -> None:
@@ -447,35 +348,6 @@ async def _load(counter: TokenCounter) -> None:
 
 def _counter(settings: Settings) -> TokenCounter | None:
     return None if settings.tokenizer == "quick" else TokenCounter(settings.tokenizer)
-
-
-def _own_names(settings: Settings) -> tuple[str, ...]:
-    admin = settings.admin_addr
-    return (settings.host,) if admin is None else (settings.host, admin.host)
-
-
-def _dispatch_rules(settings: Settings) -> DispatchRules:
-    return DispatchRules(
-        settings.redispatch,
-        settings.client_write_timeout_s,
-        bool(settings.api_keys),
-        _cors(settings),
-    )
-
-
-def _cors(settings: Settings) -> Cors:
-    return Cors(frozenset(settings.cors_origins))
-
-
-def _proxy_rules(settings: Settings) -> ProxyRules:
-    intake = IntakeRules(
-        settings.max_body_bytes,
-        settings.client_body_timeout_s,
-        settings.image_tokens,
-        settings.audio_bytes_per_token,
-        WEIGHTS.get(settings.tokenizer, DEFAULT_WEIGHTS),
-    )
-    return ProxyRules(intake, settings.reject_status)
 
 
 def new_request_id() -> str:
