@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-import lifeboat.runtime
+from lifeboat.edge import entrance
 from tests.conformance.lanes import LANES, Lane
 
 
@@ -51,4 +51,4 @@ def lane(request: pytest.FixtureRequest, tmp_path: Path) -> Lane:
 def _a_short_end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Close routers quickly: their last looks at open connections are test_shutdown's matter."""
     if "test_shutdown" not in request.node.nodeid:
-        monkeypatch.setattr(lifeboat.runtime, "LAST_READ_S", 0.002)
+        monkeypatch.setattr(entrance, "LAST_READ_S", 0.002)

@@ -23,7 +23,7 @@ def test_every_fault_is_in_the_table_and_the_table_has_no_other() -> None:
 
 
 def test_the_files_that_the_page_shows_can_be_used(tmp_path: Path) -> None:
-    model, card = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    model, card = re.findall(r"```ya?ml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "model.yaml").write_text(model)
     (tmp_path / "card.yaml").write_text(card)
     cost = CostModel(
