@@ -147,6 +147,12 @@ class UpstreamConnection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
+    def give_up(self) -> None:
+        """Close at once and be forgotten, whether or not the loop will tell of its end."""
+        self.leave_idle()
+        self.abort()
+        self._pool.forget(self)
+
     def enter_idle(self, loop: asyncio.AbstractEventLoop, keep_s: float) -> None:
         """Be closed after keep_s unless used before."""
         self._idle_timer = loop.call_later(keep_s, self.abort)
@@ -262,16 +268,24 @@ class PooledUpstream:
 
         if self._closed:
             raise refuse(Verdict.UNREACHABLE, "the upstream pool is closed")
+        made: list[UpstreamConnection] = []
+
+        def make() -> UpstreamConnection:
+            made.append(UpstreamConnection(self, origin))
+            return made[-1]
+
+        opened = False
         try:
             async with asyncio.timeout(target.connect_timeout_s):
                 context = await self._tls_context(target) if target.tls else None
                 _, connection = await self._loop.create_connection(
-                    lambda: UpstreamConnection(self, origin),
+                    make,
                     target.host,
                     target.port,
                     ssl=context,
                     server_hostname=target.host if context is not None else None,
                 )
+            opened = True
         except TimeoutError:
             raise refuse(
                 Verdict.UNREACHABLE, f"no connection within {target.connect_timeout_s:g} s"
@@ -284,6 +298,12 @@ class PooledUpstream:
             else:
                 verdict = Verdict.REFUSED if _is_refusal(error) else Verdict.UNREACHABLE
             raise refuse(verdict, str(error)) from error
+        finally:
+            if not opened:
+                # Cancelled or timed out between its first step and its last: uvloop then closes the
+                # socket and tells the protocol nothing.
+                for unfinished in made:
+                    unfinished.give_up()
         return connection
 
     async def _tls_context(self, target: Target) -> ssl.SSLContext:

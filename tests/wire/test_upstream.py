@@ -681,3 +681,21 @@ def test_the_authority_of_a_target(base: str, authority: str) -> None:
 def test_a_base_url_that_cannot_be_used_says_so(base: str) -> None:
     with pytest.raises(ValueError, match="backend url"):
         Target("b", base)
+
+
+async def test_cancelled_at_any_moment_of_connecting_nothing_stays_open(
+    upstream: PooledUpstream,
+) -> None:
+    async def silent(peer: Peer) -> None:
+        await peer.watch()
+
+    async with ScriptedBackend(silent) as backend:
+        for turns in range(1, 60):
+            task = asyncio.ensure_future(send(upstream, backend))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await until(lambda: upstream.open_connections == 0)
+        async with asyncio.timeout(2.0):
+            await upstream.close()
