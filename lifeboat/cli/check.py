@@ -30,10 +30,33 @@ def check(file: str | None, show: bool) -> None:
         print_errors(errors)
         sys.exit(2)
     print_warnings(configuration.warnings)
+    faults = _faults_of_backends(configuration)
+    if faults:
+        for fault in faults:
+            click.echo(f"error: {fault}", err=True)
+        sys.exit(2)
     if show:
         rows = [_shown(row, configuration) for row in SETTINGS]
         click.echo(columns(("setting", "value", "source"), rows))
     click.echo(_summary(configuration))
+
+
+def _faults_of_backends(configuration: Configuration) -> list[str]:
+    """Return what would keep a backend from starting: its engine's options, its CA file."""
+    from lifeboat.embedded import engine_of
+    from lifeboat.sim.config import ConfigError
+
+    faults: list[str] = []
+    for backend in configuration.backends:
+        if backend.embedded:
+            try:
+                engine_of(backend)
+            except ConfigError as error:
+                faults.append(f"backend {backend.name!r}: {error}")
+        ca_file = backend.tls_ca_file
+        if ca_file is not None and not ca_file.is_file():
+            faults.append(f"backend {backend.name!r}: tls.ca_file {str(ca_file)!r} is no file")
+    return faults
 
 
 def _shown(row: Setting, configuration: Configuration) -> tuple[str, str, str]:

@@ -13,6 +13,7 @@ def take_view(gate: Gate, now: float, parked_bytes: int = 0) -> GateView:
     """Return what the gate is at `now`, due expiries and grants applied by the caller before."""
     rules = gate.rules
     p50_s, p95_s, p99_s = gate.waits.percentiles(now)
+    departed = {name: dict(seat.dispatched_by_pool) for name, seat in gate.seats.retired.items()}
     return GateView(
         now=now,
         mode=rules.mode,
@@ -41,6 +42,7 @@ def take_view(gate: Gate, now: float, parked_bytes: int = 0) -> GateView:
         expired=gate.expired,
         finished=gate.finished,
         parked_bytes=parked_bytes,
+        departed=departed,
     )
 
 

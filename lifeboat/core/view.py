@@ -8,7 +8,7 @@ number of backends and pools, never to the number of parked requests.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lifeboat.core.flow import NO_FLOW, Flow
 from lifeboat.core.modes import Mode
@@ -89,6 +89,8 @@ class GateView:
     rejected: refusals sent to clients since start, those before a pool was known included (every
         reason); a refused re-admission whose client got the backend's own answer is not one.
     parked_bytes: bytes of request bodies held in memory.
+    departed: what backends that left of late were sent, by pool, so that no count is lost with
+        them.
     """
 
     now: float
@@ -114,6 +116,7 @@ class GateView:
     expired: int
     finished: int
     parked_bytes: int = 0
+    departed: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,9 +235,10 @@ class Proxy:
                     "`model` is missing: name one of the ids that GET /v1/models lists",
                 )
             chosen = self._fleet.default_model(endpoint.capability)
-            if isinstance(chosen, Ambiguous):
+            if isinstance(chosen, Ambiguous) and chosen.choices:
                 return _ambiguous(chosen)
-            model = chosen
+            # Nothing could be meant: the gate says why, a missing capability first.
+            model = "" if isinstance(chosen, Ambiguous) else chosen
         return Ask(model, endpoint.capability, estimate, journey.priority, gated=endpoint.gated)
 
     def _by_id(self, journey: Journey) -> Ask | web.StreamResponse:

@@ -81,6 +81,7 @@ class Metrics:
         self._measured = Measured()
         self._dispatched = Totals()
         self._rejected = Totals()
+        self._departed: frozenset[str] = frozenset()
         self._refused_seen = dict.fromkeys(Reason, 0)
         self._admit_pool(UNKNOWN_POOL, configured=True)
         self._refresh(view())
@@ -145,6 +146,11 @@ class Metrics:
         for name in view.backends:
             if name not in self._backends:
                 self._admit_backend(name)
+        for name, sent in view.departed.items():
+            # One that came and went between two scrapes: what it was sent still counts.
+            if sent and name not in self._backends and name not in self._departed:
+                self._admit_backend(name)
+        self._departed = frozenset(view.departed)
         configured = set(self._configured_pools())
         for name in configured:
             if name not in self._measured.pools:
@@ -172,8 +178,11 @@ class Metrics:
                 for member in pool.members:
                     if member in self._backends:
                         self._dispatched.ensure((self._backends[member], label))
-        for name, backend in view.backends.items():
-            for pool_name, count in backend.dispatched_by_pool.items():
+        sent = {name: backend.dispatched_by_pool for name, backend in view.backends.items()}
+        for name, by_pool in {**view.departed, **sent}.items():
+            if name not in self._backends:
+                continue
+            for pool_name, count in by_pool.items():
                 label = self._pools.get(pool_name)
                 if label is not None:
                     self._dispatched.read((name, pool_name), count, (self._backends[name], label))

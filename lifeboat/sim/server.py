@@ -35,6 +35,7 @@ from lifeboat.sim.wire import json_response
 _KEEPALIVE_S = 5.0
 """Both real servers close an idle connection after five seconds."""
 _MOST_BODY_BYTES = 256 * 1024 * 1024
+_MAX_FIELD_BYTES = 64 * 1024
 _BACKLOG = 4096
 """Connections the kernel holds for us: a burst must not meet a full listen queue."""
 
@@ -83,6 +84,9 @@ class SimulatedServer:
             # A client that leaves must free its sequence.
             handler_cancellation=True,
             keepalive_timeout=_KEEPALIVE_S,
+            # What a router in front takes of headers, it may hand on.
+            max_line_size=_MAX_FIELD_BYTES,
+            max_field_size=_MAX_FIELD_BYTES,
             access_log=None,
             shutdown_timeout=1.0,
         )

@@ -261,3 +261,20 @@ def test_the_command_starts_without_the_heavy_libraries() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        ("{kind: simulated, name: s, simulate: {model: nope}}", "nope"),
+        ("{kind: simulated, name: s, simulate: {zzz: 1}}", "zzz"),
+        ('{name: s, url: "https://127.0.0.1:1", tls: {ca_file: /nowhere/ca.pem}}', "ca.pem"),
+    ],
+)
+def test_check_finds_what_would_keep_a_backend_from_starting(
+    run: CliRunner, backend: str, said: str
+) -> None:
+    Path("backends.yaml").write_text(f"backends: [{backend}]\n")
+    result = run.invoke(main, ["check"])
+    assert result.exit_code == 2
+    assert said in result.output

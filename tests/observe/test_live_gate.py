@@ -70,3 +70,34 @@ def test_state_and_metrics_of_a_loaded_gate_agree() -> None:
     assert shown["lifeboat_lb_rejected_total", "no_backends", "unknown"] == 1
     # Nine are there; two were refused within seconds, at a second of service each.
     assert 9.0 < shown["lifeboat_lb_demand", "m"] < 9.2
+
+
+def test_what_a_backend_was_sent_still_counts_when_it_leaves_between_two_scrapes() -> None:
+    gate = Gate(GateRules())
+    generate = frozenset({Capability.GENERATE})
+    for name in ("a", "b"):
+        gate.put_backend(BackendSpec(name, Kind.VLLM, generate, frozenset({"m"}), 8), 0.0)
+    metrics = Metrics(
+        lambda: take_view(gate, 1.0),
+        version="1",
+        configured_pools=lambda: ["m"],
+        engines=dict[str, EngineReading],
+    )
+    for name in ("b", "c"):
+        # `c` comes and goes without ever being seen by a scrape.
+        gate.put_backend(BackendSpec("c", Kind.VLLM, generate, frozenset({"m"}), 8), 0.5)
+        for _ in range(6):
+            lease = gate.admit(Ask("m", Capability.GENERATE), 0.5)
+            assert isinstance(lease, Lease)
+            gate.note_dispatch(lease)
+            gate.release(lease, Outcome(Verdict.ANSWERED, 200), 0.6)
+        gate.remove_backend(name, 0.7)
+    page, _ = metrics.render(None)
+    sent = {
+        sample.labels["backend"]: sample.value
+        for family in text_string_to_metric_families(page.decode())
+        for sample in family.samples
+        if sample.name == "lifeboat_lb_dispatch_total"
+    }
+    assert sum(sent.values()) == gate.pools["m"].dispatched == 12
+    assert sent["c"] > 0

@@ -37,7 +37,7 @@ export const STATES = {
 
 /** What the last 5 minutes say of a pool. */
 export const VERDICTS = {
-  ok: "Enough capacity.",
+  ok: "Little or nothing was refused for load of late.",
   under_capacity: "Too little capacity.",
   not_a_capacity_problem: "Refusals that more backends would not cure.",
   insufficient_data: "Too few requests to judge.",
