@@ -155,7 +155,8 @@ async def test_keys_too_large_timeouts_and_rates_have_the_sdks_own_classes(
     async with HeldEngine(hold_s=0.0) as engine:
         yaml = backends_yaml(
             backend(engine.url, max_input_tokens=100, max_concurrency=1),
-            models={"m": {"max_requests_per_minute": 3}},
+            # What expired while it was parked gave its place back: two are served, no third.
+            models={"m": {"max_requests_per_minute": 2}},
             queue={"enabled": True, "ttl": "100ms"},
         )
         environ = {"LIFEBOAT_API_KEYS": "key-1,key-2", "LIFEBOAT_LB_TOKENIZER": "cl100k_base"}
