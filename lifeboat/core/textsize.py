@@ -115,6 +115,11 @@ _RUN_BITS = {"o": 1, "l": 1, "r": 1, "U": 1, "D": 2, "P": 4, "N": 8, "T": 16, "S
 _RUN_TABLE = bytes(_RUN_BITS.get(chr(byte), _FOREIGN) for byte in range(256))
 
 
+SHORT_SLACK = 24.0
+"""Tokens that `high` adds for text too short to tell its make-up: two dozen odd characters may each
+be a token of their own."""
+
+
 @dataclass(frozen=True, slots=True)
 class TextSize:
     """Tokens of a text by the quick figure, and the bounds its true count lies within."""
@@ -243,7 +248,7 @@ def size_text(text: str, weights: Weights) -> TextSize:
     tokens: float = sum(map(mul, amounts[:parts], weights.by_feature))
     high = counts.ascii_chars
     if _is_plausible(counts):
-        high = min(high, tokens * weights.high_factor + 8)
+        high = min(high, tokens * weights.high_factor + SHORT_SLACK)
     if len(amounts) > parts:
         tokens = sum(map(mul, amounts[parts:], weights.by_feature[parts:]), tokens)
         # Beyond ASCII a token a byte, and the blank before each run, which may stand alone there.

@@ -155,8 +155,7 @@ async def test_keys_too_large_timeouts_and_rates_have_the_sdks_own_classes(
     async with HeldEngine(hold_s=0.0) as engine:
         yaml = backends_yaml(
             backend(engine.url, max_input_tokens=100, max_concurrency=1),
-            # What expired while it was parked gave its place back: two are served, no third.
-            models={"m": {"max_requests_per_minute": 2}},
+            models={"m": {"max_requests_per_minute": 3}},
             queue={"enabled": True, "ttl": "100ms"},
         )
         environ = {"LIFEBOAT_API_KEYS": "key-1,key-2", "LIFEBOAT_LB_TOKENIZER": "cl100k_base"}
@@ -181,6 +180,9 @@ async def test_keys_too_large_timeouts_and_rates_have_the_sdks_own_classes(
                         await keyed.chat.completions.create(model="m", messages=HELLO)
                     assert (expired.value.status_code, expired.value.code) == (504, "queue_timeout")
                     engine.release_all()
+                engine.hold_s = 0.0
+                # What expired while it was parked gave its place back.
+                assert (await keyed.chat.completions.create(model="m", messages=HELLO)).choices
                 with pytest.raises(openai.RateLimitError) as limited:
                     await keyed.chat.completions.create(model="m", messages=HELLO)
                 assert limited.value.code == "rate_limited"
