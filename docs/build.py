@@ -225,8 +225,11 @@ def simulator_page() -> str:
 
 def commands_page() -> str:
     """Return the page of commands, from their own help."""
+    # With the command's own settings: click remembers a help option as it was first made.
     context = click.Context(
-        lifeboat_command, info_name="lifeboat", terminal_width=88, max_content_width=88
+        lifeboat_command,
+        info_name="lifeboat",
+        **{**lifeboat_command.context_settings, "terminal_width": 88, "max_content_width": 88},
     )
     parts: list[str] = []
     for name in lifeboat_command.list_commands(context):
