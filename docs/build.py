@@ -238,6 +238,8 @@ def commands_page() -> str:
         child = click.Context(
             command, parent=context, info_name=name, terminal_width=88, max_content_width=88
         )
+        # click keeps the first help option a command ever made, whatever context made it.
+        command._help_option = None
         parts += [f"## `lifeboat {name}`", f"```text\n{command.get_help(child)}\n```"]
     return page("Commands", "`lifeboat/cli/`", *parts)
 
