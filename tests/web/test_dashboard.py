@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Route
 
 from lifeboat.core.rejections import REJECTIONS
 from lifeboat.core.vocabulary import Reason
@@ -31,6 +31,8 @@ pytestmark = [
 POOL = "#pools .pool"
 """The card of `m`, the first."""
 TOKEN = "swordfish"
+SLOW_S = 2.5
+"""Longer than the second between two events of the state."""
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 
 
@@ -211,6 +213,35 @@ async def test_the_queue_is_switched_on_and_off(scene: Scene, browser: Browser) 
         await seen.button("queue-all").click()
         await seen.shows("#queue-words", "always on in this mode")
         assert await seen.find("#queue-enabled").is_disabled()
+
+
+async def test_a_state_told_before_the_change_does_not_move_the_switch_back(
+    scene: Scene, browser: Browser
+) -> None:
+    async with watching(browser, scene.url) as seen:
+        box = seen.find("#queue-enabled")
+        await seen.page.wait_for_function("() => document.getElementById('queue-enabled').checked")
+
+        async def slowly(route: Route) -> None:
+            if route.request.method == "PUT":
+                await asyncio.sleep(SLOW_S)
+            await route.continue_()
+
+        await seen.page.route("**/api/lb/mode", slowly)
+        await box.uncheck()
+        moved = (
+            "() => { window.moved = 0; const box = document.getElementById('queue-enabled');"
+            " setInterval(() => { if (box.checked) window.moved += 1; }, 20); }"
+        )
+        await seen.page.evaluate(moved)
+        await scene.running.until(lambda state: not state["queue_enabled"])
+        await seen.shows(POOL, "queue off")
+        assert await seen.page.evaluate("window.moved") == 0
+        await box.check()
+        await scene.running.until(lambda state: state["queue_enabled"])
+        # Changed by someone else, it follows.
+        await scene.running.admin("PUT", "mode", {"queue_enabled": False})
+        await seen.page.wait_for_function("() => !document.getElementById('queue-enabled').checked")
 
 
 async def test_a_backend_is_drained_and_made_ready_by_keyboard(

@@ -5,8 +5,13 @@ import { byId, el, follow, say, setAttribute, setText } from "./dom.js";
 import { duration } from "./format.js";
 
 const PATH = "api/lb/mode";
+// A state may have been read before the change it would undo on the page: for so long after the
+// router accepted a change, a state that still says otherwise does not move the switch back.
+const SETTLE_MS = 3000;
 let summaries = {};
 let announce = () => {};
+// What a person asked of the queue and no state has shown yet, or null; held until `until`.
+let asked = null;
 
 async function set(wanted, done) {
   try {
@@ -31,7 +36,8 @@ function show(state) {
   follow(byId("mode-buttons"), Object.keys(summaries).map((mode) => [mode, state.routing_mode]), button);
   setText(byId("mode-words"), summaries[state.routing_mode] ?? "");
   const queue = byId("queue-enabled");
-  queue.checked = state.queue_enabled;
+  if (asked !== null && (asked.wanted === state.queue_enabled || performance.now() > asked.until)) asked = null;
+  queue.checked = asked === null ? state.queue_enabled : asked.wanted;
   // Under queue-all the queue is on whatever the switch says.
   queue.disabled = state.routing_mode === "queue-all";
   const ttl = `TTL ${duration(state.queue_ttl_sec)}, ceiling ${state.queue_depth_multiplier} × a pool's concurrency`;
@@ -44,8 +50,14 @@ export async function startMode(announcer) {
   announce = announcer;
   const queue = byId("queue-enabled");
   queue.addEventListener("change", async () => {
-    const wanted = queue.checked;
-    if (!(await set({ queue_enabled: wanted }, "Changed."))) queue.checked = !wanted;
+    const mine = { wanted: queue.checked, until: Infinity };
+    asked = mine;
+    if (await set({ queue_enabled: mine.wanted }, "Changed.")) {
+      mine.until = performance.now() + SETTLE_MS;
+    } else if (asked === mine) {
+      asked = null;
+      queue.checked = !mine.wanted;
+    }
   });
   byId("mode-reset").addEventListener("click", () => set({ mode: null, queue_enabled: null }, "Reset."));
   summaries = (await get(PATH)).modes;
