@@ -21,7 +21,7 @@ from lifeboat.core.vocabulary import Kind, Outcome, Refusal, Verdict
 from lifeboat.door import ABANDONED, Door
 from lifeboat.edge.cors import OFF, Cors
 from lifeboat.edge.failures import exhausted, lost, timed_out
-from lifeboat.edge.headers import client_headers, upstream_headers
+from lifeboat.edge.headers import client_headers, facts_of, upstream_headers
 from lifeboat.edge.held import HeldAnswer
 from lifeboat.edge.journey import Journey
 from lifeboat.edge.makers import IdWatch, Maker, Makers
@@ -202,29 +202,38 @@ class Dispatch:
 
     async def _send(self, journey: Journey, target: Target) -> Answer:
         request = journey.request
-        headers = upstream_headers(
-            _sendable(journey),
-            target=target,
+        body = journey.body
+        body_length = None if body is None else len(body)
+        # The last send that is left must not turn into two on a stale connection.
+        once = journey.sends >= MOST_SENDS
+        path = journey.sent_path or request.raw_path
+        router_keys = self.rules.router_keys
+        if journey.endpoint.upgrades:
+            headers = upstream_headers(
+                journey.headers,
+                target=target,
+                request_id=journey.request_id,
+                body_length=body_length,
+                router_keys_configured=router_keys,
+                client_address=request.remote,
+                client_scheme=request.scheme,
+            )
+            own_key = target.api_key is not None
+            headers = handshake_headers(headers, drop_keys=own_key or router_keys)
+            return await self._upstream.send(
+                target, request.method, path, headers, body, once=once, upgrade=True
+            )
+        head = facts_of(_sendable(journey)).upstream_head(
+            target,
+            request.method,
+            path,
             request_id=journey.request_id,
-            body_length=None if journey.body is None else len(journey.body),
-            router_keys_configured=self.rules.router_keys,
+            body_length=body_length,
+            router_keys_configured=router_keys,
             client_address=request.remote,
             client_scheme=request.scheme,
         )
-        upgrades = journey.endpoint.upgrades
-        if upgrades:
-            own_key = target.api_key is not None
-            headers = handshake_headers(headers, drop_keys=own_key or self.rules.router_keys)
-        # The last send that is left must not turn into two on a stale connection.
-        return await self._upstream.send(
-            target,
-            request.method,
-            journey.sent_path or request.raw_path,
-            headers,
-            journey.body,
-            once=journey.sends >= MOST_SENDS,
-            upgrade=upgrades,
-        )
+        return await self._upstream.send_head(target, request.method, head, body, once=once)
 
     def _lost(self, journey: Journey, lease: Lease, error: UpstreamError) -> GoOn | GiveUp:
         """No answer at all: go on where that cannot double any work, else give up."""

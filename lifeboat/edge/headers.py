@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from lifeboat.core.vocabulary import Priority
 from lifeboat.wire.framing import Headers, RawHeaders, tokens_of
-from lifeboat.wire.upstream import Target
+from lifeboat.wire.upstream import Target, head_start
 
 HOP_BY_HOP = frozenset(
     {
@@ -47,6 +47,7 @@ _REPLACED_UPSTREAM = frozenset({b"host", b"content-length", b"expect", b"x-reque
 """Expect is answered by the router itself; the others are written anew."""
 _CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
 _CHAIN = frozenset({b"x-forwarded-for"})
+_CHAIN_NAME = b"X-Forwarded-For"
 _LENGTH = frozenset({b"content-length"})
 _ANSWER_ID = frozenset({b"x-request-id"})
 _DROPPED_PREFIXES = (HOP_BY_HOP_PREFIX, OURS_PREFIX)
@@ -73,11 +74,26 @@ def upstream_headers(
     the client's, an empty one (`""`) sends none, and only with neither (None) do the client's pass.
     """
     source = Headers.of(client_headers)
+    out = _lasting_lines(
+        source, target, router_keys_configured, client_scheme, chained=client_address is not None
+    )
+    if client_address is not None:
+        out.append((_CHAIN_NAME, _chain(source, client_address.encode("ascii"))))
+    out.append((REQUEST_ID, request_id.encode("ascii")))
+    if body_length is not None:
+        out.append((b"Content-Length", b"%d" % body_length))
+    return out
+
+
+def _lasting_lines(
+    source: Headers, target: Target, router_keys: bool, client_scheme: str, *, chained: bool
+) -> RawHeaders:
+    """Return the lines that are the same for every request with this head; they come first."""
     unwanted = _connection_headers(source)
     dropped = unwanted | _REPLACED_UPSTREAM
-    if router_keys_configured or target.api_key is not None:
+    if router_keys or target.api_key is not None:
         dropped |= _CREDENTIALS
-    if client_address is not None:
+    if chained:
         dropped |= _CHAIN
     out: RawHeaders = [(b"Host", target.authority.encode("ascii")), *_crossing(source, dropped)]
     if target.api_key:
@@ -86,31 +102,108 @@ def upstream_headers(
         if source.values(b"x-api-key"):
             # A client of Anthropic's protocol: its server looks there.
             out.append((b"x-api-key", key))
-    _forward(out, source, unwanted, client_address, client_scheme)
-    out.append((REQUEST_ID, request_id.encode("ascii")))
-    if body_length is not None:
-        out.append((b"Content-Length", b"%d" % body_length))
+    host = source.values(b"host")
+    if host and (b"x-forwarded-host" in unwanted or not source.values(b"x-forwarded-host")):
+        out.append((b"X-Forwarded-Host", host[0]))
+    if b"x-forwarded-proto" in unwanted or not source.values(b"x-forwarded-proto"):
+        out.append((b"X-Forwarded-Proto", client_scheme.encode("ascii")))
     return out
 
 
-def _forward(
-    out: RawHeaders,
-    source: Headers,
-    unwanted: frozenset[bytes],
-    client_address: str | None,
-    client_scheme: str,
-) -> None:
-    def said(lower_name: bytes) -> list[bytes]:
-        return [] if lower_name in unwanted else source.values(lower_name)
+def _chain(source: Headers, client_address: bytes) -> bytes:
+    """Return X-Forwarded-For: what came, and who sent it."""
+    said = source.values(b"x-forwarded-for")
+    if not said or b"x-forwarded-for" in _connection_headers(source):
+        return client_address
+    return b", ".join((*said, client_address))
 
-    host = source.values(b"host")
-    if host and not said(b"x-forwarded-host"):
-        out.append((b"X-Forwarded-Host", host[0]))
-    if not said(b"x-forwarded-proto"):
-        out.append((b"X-Forwarded-Proto", client_scheme.encode("ascii")))
-    if client_address is not None:
-        chain = [*said(b"x-forwarded-for"), client_address.encode("ascii")]
-        out.append((b"X-Forwarded-For", b", ".join(chain)))
+
+class HeadFacts:
+    """What the router reads off a request's head, found out once and kept with its Headers.
+
+    given_id: a sane X-Request-ID, None where a fresh one is needed. keys: every key it shows.
+    deadline_s: see `deadline_of`. content_type: of the body, "" where none is said. encodings:
+    Content-Encoding, lower case. awaits_continue: it expects a 100.
+    """
+
+    __slots__ = (
+        "_lasting",
+        "_source",
+        "awaits_continue",
+        "content_type",
+        "deadline_s",
+        "encodings",
+        "given_id",
+        "keys",
+        "priority",
+        "understood",
+    )
+
+    def __init__(self, headers: Headers) -> None:
+        self._source = headers
+        self.priority, self.understood = priority_of(headers)
+        self.given_id = request_id_of(headers, _no_id) or None
+        self.keys = presented_keys(headers)
+        self.deadline_s = deadline_of(headers)
+        content_types = headers.values(b"content-type")
+        self.content_type = content_types[0].decode("latin-1") if content_types else ""
+        self.encodings = tokens_of(headers, b"content-encoding")
+        self.awaits_continue = b"100-continue" in tokens_of(headers, b"expect")
+        self._lasting: dict[str, tuple[Target, tuple[object, ...], bytes]] = {}
+
+    def upstream_head(
+        self,
+        target: Target,
+        method: str,
+        raw_path: str,
+        *,
+        request_id: str,
+        body_length: int | None,
+        router_keys_configured: bool,
+        client_address: str | None,
+        client_scheme: str,
+    ) -> bytes:
+        """Return the whole head for a backend, as `upstream_headers` has it.
+
+        What lasts is written once for each target: a head that comes again costs its own lines.
+        """
+        kept = self._lasting.get(target.name)
+        rest = (method, raw_path, router_keys_configured, client_address is None, client_scheme)
+        if kept is None or kept[0] is not target or kept[1] != rest:
+            lines = _lasting_lines(
+                self._source,
+                target,
+                router_keys_configured,
+                client_scheme,
+                chained=client_address is not None,
+            )
+            if len(self._lasting) >= MOST_TARGETS:
+                self._lasting.clear()
+            kept = (target, rest, head_start(target, method, raw_path, lines))
+            self._lasting[target.name] = kept
+        start, own_id = kept[2], request_id.encode("ascii")
+        if client_address is not None:
+            chain = _chain(self._source, client_address.encode("ascii"))
+            start = b"%bX-Forwarded-For: %b\r\n" % (start, chain)
+        if body_length is None:
+            return b"%bX-Request-ID: %b\r\n\r\n" % (start, own_id)
+        return b"%bX-Request-ID: %b\r\nContent-Length: %d\r\n\r\n" % (start, own_id, body_length)
+
+
+MOST_TARGETS = 64
+"""Backends for which one head is kept written; a bound of memory, not a wish."""
+
+
+def facts_of(headers: Headers) -> HeadFacts:
+    """Return what is known of a head."""
+    facts = headers.facts
+    if not isinstance(facts, HeadFacts):
+        facts = headers.facts = HeadFacts(headers)
+    return facts
+
+
+def _no_id() -> str:
+    return ""
 
 
 def client_headers(

@@ -21,10 +21,10 @@ from lifeboat.edge.bodyscan import ParsedBody, parse_json
 from lifeboat.edge.decoding import decode_body
 from lifeboat.edge.endpoints import BodyKind
 from lifeboat.edge.faults import BodyError, BodyTooLargeError
+from lifeboat.edge.headers import facts_of
 from lifeboat.edge.journey import Journey
 from lifeboat.edge.multipart import parse_multipart
 from lifeboat.edge.slices import YieldNow
-from lifeboat.wire.framing import tokens_of
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -90,15 +90,14 @@ async def parse_body(
 
     yield_now: between two slices of work, one for all who read.
     """
-    headers = journey.headers
+    facts = facts_of(journey.headers)
     try:
         plain = body
-        encodings = tokens_of(headers, b"content-encoding")
+        encodings = facts.encodings
         if encodings and encodings != [b"identity"]:
             encoding = b", ".join(encodings).decode("latin-1")
             plain = await decode_body(body, encoding, rules.max_body_bytes, yield_now=yield_now)
-        content_types = headers.values(b"content-type")
-        content_type = content_types[0].decode("latin-1") if content_types else ""
+        content_type = facts.content_type
         protocol = journey.endpoint.protocol
         if protocol is None:
             raise RuntimeError(f"{journey.endpoint.path} has no body to parse")
@@ -134,10 +133,7 @@ def _is_multipart(kind: BodyKind, content_type: str) -> bool:
 
 def _waits_for_continue(journey: Journey) -> bool:
     """RFC 9110, section 10.1.1: of an HTTP/1.0 client the expectation is ignored."""
-    if not journey.headers.values(b"expect"):
-        return False
-    asked = tokens_of(journey.headers, b"expect")
-    return b"100-continue" in asked and journey.request.version >= HttpVersion11
+    return facts_of(journey.headers).awaits_continue and journey.request.version >= HttpVersion11
 
 
 def _too_large(size_bytes: int, bound_bytes: int) -> Refusal:

@@ -23,7 +23,7 @@ from lifeboat.door import CLIENT_GONE, Door
 from lifeboat.edge.bodyscan import splice_model
 from lifeboat.edge.dispatch import Dispatch, GiveUp, GoOn
 from lifeboat.edge.endpoints import BodyKind, Endpoint, ModelRule
-from lifeboat.edge.headers import deadline_of, presented_keys, priority_of, request_id_of
+from lifeboat.edge.headers import facts_of
 from lifeboat.edge.held import HeldAnswer
 from lifeboat.edge.intake import IntakeRules, parse_body, read_body
 from lifeboat.edge.journey import Journey, NewId
@@ -106,16 +106,16 @@ class Proxy:
     async def handle(self, request: web.BaseRequest, endpoint: Endpoint) -> web.StreamResponse:
         """Serve one request to a proxied path."""
         headers = Headers.of(request.raw_headers)
-        priority, understood = priority_of(headers)
+        facts = facts_of(headers)
         journey = Journey(
             request,
             endpoint,
             headers,
-            request_id_of(headers, self._new_id),
+            facts.given_id or self._new_id(),
             self._door.clock(),
             self._ledger,
-            priority=priority,
-            unknown_priority=not understood,
+            priority=facts.priority,
+            unknown_priority=not facts.understood,
         )
         self._active += 1
         self._idle.clear()
@@ -141,7 +141,7 @@ class Proxy:
             journey.finish(self._observers, self._door.clock(), self._wall())
 
     async def _travel(self, journey: Journey) -> web.StreamResponse:
-        shown = presented_keys(journey.headers)
+        shown = facts_of(journey.headers).keys
         if journey.endpoint.upgrades:
             shown += protocol_keys(journey.headers)
         if not self._keys.admits(shown):
@@ -196,7 +196,7 @@ class Proxy:
         if resolved.rewrite is not None and parsed.model is not None:
             journey.body = splice_model(parsed, resolved.rewrite)
             journey.drop_encoding = parsed.plain is not body
-        deadline_s = deadline_of(journey.headers)
+        deadline_s = facts_of(journey.headers).deadline_s
         if deadline_s is not None:
             # What reading the body took is gone already.
             deadline_s = max(0.0, deadline_s - (self._door.clock() - journey.started_at))

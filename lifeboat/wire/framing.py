@@ -56,15 +56,17 @@ class ResponseHead:
 class Headers(list[tuple[bytes, bytes]]):
     """Header lines that are looked at often: the lower-case names are made once.
 
-    Not to be changed after the first look.
+    Not to be changed after the first look. facts: what a reader found out about them, kept with
+    them: heads that come again and again need no second look.
     """
 
-    __slots__ = ("_by_name", "_lower_names")
+    __slots__ = ("_by_name", "_lower_names", "facts")
 
     def __init__(self, lines: Iterable[tuple[bytes, bytes]]) -> None:
         super().__init__(lines)
         self._lower_names: list[bytes] | None = None
         self._by_name: dict[bytes, list[bytes]] | None = None
+        self.facts: object = None
 
     @classmethod
     def of(cls, lines: Iterable[tuple[bytes, bytes]]) -> Headers:

@@ -25,7 +25,7 @@ from aiohttp import web
 from aiohttp.helpers import rfc822_formatted_time
 
 from lifeboat.wire.downstream import Relayed
-from lifeboat.wire.lane_head import may_begin, parse_head
+from lifeboat.wire.lane_head import HeadReader, may_begin
 from lifeboat.wire.lane_request import LaneRequest
 
 _log = logging.getLogger("lifeboat.wire")
@@ -67,7 +67,7 @@ class Lane:
         rules: LaneRules,
     ) -> None:
         self.handler = handler
-        self.wanted = wanted
+        self.heads = HeadReader(wanted)
         self.fallback = fallback
         self.tasks = tasks
         self.rules = rules
@@ -192,8 +192,8 @@ class LaneConnection(asyncio.Protocol):
             if len(buffer) > MAX_HEAD_BYTES or not may_begin(buffer):
                 self._hand_over()
             return
-        head = parse_head(bytes(buffer[: end + 4])) if end < MAX_HEAD_BYTES else None
-        if head is None or not self._lane.wanted(head.method, head.raw_path):
+        head = self._lane.heads.read(bytes(buffer[: end + 4])) if end < MAX_HEAD_BYTES else None
+        if head is None:
             self._hand_over()
             return
         rest = bytes(buffer[end + 4 :])

@@ -6,6 +6,7 @@ Held by tests/wire/test_lane.py, which lists what is plain and what is not.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lifeboat.wire.framing import Headers
@@ -34,9 +35,13 @@ _NOT_PLAIN = frozenset(
 """Headers that make a request aiohttp's. `Connection` does too, unless it says keep-alive."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Head:
-    """A plain request head. length: of its body, 0 without one; has_length: it was declared."""
+    """A plain request head. length: of its body, 0 without one; has_length: it was declared.
+
+    headers: a HeadReader leaves Content-Length out, for heads that differ in nothing else are one
+        to it.
+    """
 
     method: str
     raw_path: str
@@ -71,6 +76,52 @@ def parse_head(head: bytes) -> Head | None:
     length = int(lengths[0]) if is_post else 0
     method = "POST" if is_post else "GET"
     return Head(method, line.group(2).decode("ascii"), headers, length, is_post)
+
+
+_LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength:[ \t]*([0-9]{1,15})[ \t]*(?=\r\n)")
+MOST_HEADS = 256
+MOST_HEAD_BYTES = 4096
+"""What a reader remembers: so many heads, none larger; 3 MB with all that is known of them."""
+
+
+class HeadReader:
+    """Reads heads, and remembers the plain ones of late with all that was found out about them.
+
+    A client sends one head again and again, but for the Content-Length. Two heads are the same
+    when all their other bytes are; being plain (one Content-Length, of digits) is then the same
+    too, so a head that is remembered needs no second look.
+
+    wanted: whether heads of this method and path are to be served; others are read as None.
+    """
+
+    __slots__ = ("_known", "_wanted")
+
+    def __init__(self, wanted: Callable[[str, str], bool]) -> None:
+        self._wanted = wanted
+        self._known: dict[bytes, Head] = {}
+
+    def read(self, head: bytes) -> Head | None:
+        """Return a head, given with its blank line; None if it is not plain, or not wanted."""
+        found = _LENGTH_LINE.search(head)
+        if found is None:
+            key, length = head, 0
+        else:
+            key, length = head[: found.start()] + head[found.end() :], int(found.group(1))
+        known = self._known.get(key)
+        # A GET with a length is the twin of one without: but it is not plain.
+        if known is not None and known.has_length is (found is not None):
+            return Head(known.method, known.raw_path, known.headers, length, known.has_length)
+        parsed = parse_head(head)
+        if parsed is None or not self._wanted(parsed.method, parsed.raw_path):
+            return None
+        parsed.headers = Headers(
+            line for line in parsed.headers if line[0].lower() != b"content-length"
+        )
+        if parsed.has_length is (found is not None) and len(key) <= MOST_HEAD_BYTES:
+            if len(self._known) >= MOST_HEADS:
+                del self._known[next(iter(self._known))]
+            self._known[key] = parsed
+        return parsed
 
 
 def may_begin(start: bytes | bytearray) -> bool:

@@ -23,7 +23,7 @@ from lifeboat.core.exhaustion import is_ours
 from lifeboat.core.vocabulary import Verdict
 from lifeboat.wire.exchange import Exchange
 from lifeboat.wire.framing import RawHeaders
-from lifeboat.wire.upstream import Target, UpstreamError
+from lifeboat.wire.upstream import Target, UpstreamError, head_start
 
 KEEP_IDLE_S = 4.0
 """llama.cpp and uvicorn close idle connections after 5 s: be gone before them."""
@@ -211,10 +211,16 @@ class PooledUpstream:
         upgrade: bool = False,
     ) -> Exchange:
         """Send one request; see `upstream.Upstream.send`."""
-        head = _request_head(target, method, raw_path_qs, headers)
+        head = head_start(target, method, raw_path_qs, headers) + b"\r\n"
         if upgrade:
             connection = await self._connect(target)
             return await self._exchange(connection, target, method, head, body, upgrade=True)
+        return await self.send_head(target, method, head, body, once=once)
+
+    async def send_head(
+        self, target: Target, method: str, head: bytes, body: bytes | None, *, once: bool = False
+    ) -> Exchange:
+        """Send one request whose head is written already; see `upstream.Upstream`."""
         connection = None if once else self._take_idle(_origin_of(target))
         if connection is not None:
             sent_at = self._loop.time()
@@ -379,19 +385,3 @@ def make_tls_context(ca_file: str | None, verify: bool) -> ssl.SSLContext:
 def _is_refusal(error: OSError) -> bool:
     # With several addresses asyncio raises one OSError that quotes the others.
     return isinstance(error, ConnectionRefusedError) or "refused" in str(error).lower()
-
-
-def _request_head(target: Target, method: str, raw_path_qs: str, headers: RawHeaders) -> bytes:
-    """Build the exact bytes of the request head.
-
-    Raises ValueError for a line break or NUL in any part: none can come from a parsed request, so
-    it would be a fault of ours.
-    """
-    # surrogateescape is how aiohttp's server decodes a path that is not UTF-8.
-    path = target.path_for(raw_path_qs).encode("utf-8", "surrogateescape")
-    lines = [b"%b %b HTTP/1.1" % (method.encode("ascii"), path)]
-    lines += [b"%b: %b" % header for header in headers]
-    head = b"\r\n".join(lines)
-    if b"\0" in head or head.count(b"\n") != len(headers) or head.count(b"\r") != len(headers):
-        raise ValueError("a request header holds a line break or NUL")
-    return head + b"\r\n\r\n"

@@ -95,6 +95,22 @@ def _split_base_url(base_url: str) -> tuple[str, str, int, str]:
     return scheme, host, port or DEFAULT_PORTS[scheme], prefix
 
 
+def head_start(target: Target, method: str, raw_path_qs: str, headers: RawHeaders) -> bytes:
+    """Return the exact bytes of a request line and header lines, each with its line end.
+
+    Raises ValueError for a line break or NUL in any part: none can come from a parsed request, so
+    it would be a fault of ours.
+    """
+    # surrogateescape is how aiohttp's server decodes a path that is not UTF-8.
+    path = target.path_for(raw_path_qs).encode("utf-8", "surrogateescape")
+    lines = [b"%b %b HTTP/1.1" % (method.encode("ascii"), path)]
+    lines += [b"%b: %b" % header for header in headers]
+    head = b"\r\n".join(lines)
+    if b"\0" in head or head.count(b"\n") != len(headers) or head.count(b"\r") != len(headers):
+        raise ValueError("a request header holds a line break or NUL")
+    return head + b"\r\n"
+
+
 class UpstreamError(Exception):
     """The backend gave no answer, or not all of it.
 
@@ -223,6 +239,12 @@ class Upstream(Protocol):
         turn out closed. upgrade: the request asks to switch protocols; an answer of 101 is a
         Switched one. Raises UpstreamError. On cancellation the connection is closed.
         """
+        ...
+
+    async def send_head(
+        self, target: Target, method: str, head: bytes, body: bytes | None, *, once: bool = False
+    ) -> Answer:
+        """As `send`, for a head that is written already (`head_start` checks what it is given)."""
         ...
 
     async def close(self) -> None:
