@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TypeVar, cast
 
 from lifeboat.core.explain import Explanation, explain
-from lifeboat.core.gate import Gate, Granted
+from lifeboat.core.gate import Admission, Gate, Granted
 from lifeboat.core.ledger import BodyLedger
 from lifeboat.core.queue import Place, Ticket
 from lifeboat.core.rules import GateRules
@@ -53,13 +53,18 @@ class Door:
         Cancelling the caller withdraws a parked request at once; a slot granted in the same tick
         passes on. Whoever gets a lease must close it.
         """
+        admission = self.admit(ask, place)
+        return await self.wait(admission) if isinstance(admission, Ticket) else admission
+
+    def admit(self, ask: Ask, place: Place | None = None) -> Admission:
+        """Return a lease, the reason why there is none, or a ticket that must be waited on."""
         admission = self._gate.admit(ask, self.clock(), place)
-        if isinstance(admission, Ticket):
-            return await self._wait(admission)
-        self._settle()
+        if not isinstance(admission, Ticket):
+            self._settle()
         return admission
 
-    async def _wait(self, ticket: Ticket) -> Lease | Refusal:
+    async def wait(self, ticket: Ticket) -> Lease | Refusal:
+        """Return what becomes of a parked request; see `enter`."""
         waiter: asyncio.Future[Lease | Refusal] = asyncio.get_running_loop().create_future()
         ticket.waiter = waiter
         self._settle()
@@ -180,6 +185,11 @@ class Door:
         """Deliver what the gate decided, until nothing follows any more, then set the timer."""
         gate = self._gate
         self.changes += 1
+        if gate.is_still:
+            # By far the most steps: nobody is parked, so nothing was decided about anybody.
+            if not gate.open:
+                self._emptied.set()
+            return
         while effects := gate.take_effects():
             for effect in effects:
                 # The door hangs a future on every ticket it parks, and is the only one to do so.
@@ -223,7 +233,10 @@ class Slot:
         self._admission: Lease | Refusal | None = None
 
     async def __aenter__(self) -> Lease | Refusal:
-        self._admission = admission = await self._door.enter(self._ask, self._place)
+        admission = self._door.admit(self._ask, self._place)
+        if isinstance(admission, Ticket):
+            admission = await self._door.wait(admission)
+        self._admission = admission
         return admission
 
     async def __aexit__(

@@ -189,6 +189,11 @@ class Gate(Judge):
         times = (self.parked.next_deadline(), self.seats.next_event_at(now))
         return min((at for at in times if at is not None), default=None)
 
+    @property
+    def is_still(self) -> bool:
+        """Whether nothing waits to be delivered, and the clock alone changes nothing."""
+        return not (self._effects or self.parked.count or self.seats.timed)
+
     def take_effects(self) -> list[Effect]:
         """Return what happened to parked requests since the last call, in order."""
         effects = self._effects

@@ -7,7 +7,7 @@ tables: the endpoints that are proxied, and the router's own paths below. Unknow
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -92,9 +92,15 @@ class Switchboard:
             table.setdefault(row.path, {}).update(dict.fromkeys(row.methods, row.handler))
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Serve one request of aiohttp's, which wants a coroutine function."""
+        return await self.serve(request)
+
+    def serve(self, request: web.Request) -> Coroutine[None, None, web.StreamResponse]:
         """Serve one request."""
-        if not self.cors.on:
-            return await self._serve(request)
+        return self._serve_origins(request) if self.cors.on else self._serve(request)
+
+    async def _serve_origins(self, request: web.Request) -> web.StreamResponse:
+        """Serve one request, and say in the answer which origins may read it."""
         response = await self._serve(request)
         if not response.prepared and self._is_public(request.raw_path):
             for name, value in self.cors.answer_headers(Headers.of(request.raw_headers)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from lifeboat.core.protocol import Protocol
 from lifeboat.core.vocabulary import Capability
@@ -216,6 +217,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 their methods."""
 
 
+@lru_cache(maxsize=256)
 def match(method: str, raw_path: str) -> Endpoint | NotFound | MethodNotAllowed:
     """Return the row for a request line.
 

@@ -62,7 +62,7 @@ class Entrance:
             raise RuntimeError("a runner that is set up has a server")
         factory: ProtocolFactory = runner.server
         if lane_tasks is not None:
-            handler = cast("Handler", switchboard.handle)
+            handler = cast("Handler", switchboard.serve)
             lane_rules = LaneRules(rules.head_timeout_s, rules.keepalive_s)
             lane = Lane(handler, on_lane, runner.server, lane_tasks, lane_rules)
             self._lanes.append(lane)

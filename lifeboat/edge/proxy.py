@@ -137,6 +137,7 @@ class Proxy:
             self._active -= 1
             if not self._active:
                 self._idle.set()
+            self._sweep.forget(request)
             journey.drop_body()
             journey.finish(self._observers, self._door.clock(), self._wall())
 
@@ -167,8 +168,8 @@ class Proxy:
         if not self._ledger.fits(journey.account, journey.pool, journey.held_bytes):
             return self._refuse(journey, self._door.bytes_full(journey.pool, self._ledger))
         journey.move_to(journey.pool)
-        with self._sweep.watching(journey.request):
-            return await self._serve(journey, ask)
+        self._sweep.watch(journey.request)
+        return await self._serve(journey, ask)
 
     # -- what is asked ----------------------------------------------------------------------
 

@@ -8,8 +8,6 @@ others cost nothing. Held by tests/edge/test_sweep.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
-from contextlib import contextmanager
 
 from aiohttp import web
 
@@ -24,14 +22,13 @@ class PausedSweep:
     def __init__(self) -> None:
         self._served: dict[int, tuple[web.BaseRequest, asyncio.Task[object] | None]] = {}
 
-    @contextmanager
-    def watching(self, request: web.BaseRequest) -> Generator[None]:
-        """Watch a request for the length of a block, run in the task that serves it."""
+    def watch(self, request: web.BaseRequest) -> None:
+        """Watch a request until `forget`; called in the task that serves it."""
         self._served[id(request)] = (request, asyncio.current_task())
-        try:
-            yield
-        finally:
-            del self._served[id(request)]
+
+    def forget(self, request: web.BaseRequest) -> None:
+        """Watch it no more."""
+        self._served.pop(id(request), None)
 
     async def run(self) -> None:
         """Look for the gone for ever."""

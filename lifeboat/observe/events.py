@@ -46,9 +46,11 @@ class RetryCause(StrEnum):
     """A reused idle connection turned out closed: once more, same backend, fresh connection."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finished:
-    """How one request ended: every Ask ends in exactly one of these.
+    """How one request ended: every Ask ends in exactly one of these. Not to be changed.
+
+    Not frozen: that would triple the cost of making one, and each request makes one.
 
     at_wall: epoch seconds of the end. path: without its query. model: as the client asked, None
         where it named none. pool: None before a pool was known.

@@ -19,7 +19,7 @@ from lifeboat.core.vocabulary import UNKNOWN_POOL, EngineReading, Reason
 from lifeboat.observe.events import Finished, Observers
 from lifeboat.observe.exposition import render
 from lifeboat.observe.gauges import Values, backend_gauges, pool_gauges, router_gauges
-from lifeboat.observe.measured import BackendSeries, Measured, PoolSeries, relayed
+from lifeboat.observe.measured import BackendSeries, Figures, Measured, PoolSeries, relayed
 from lifeboat.observe.metric_table import METRICS, MetricRow, MetricType
 from lifeboat.observe.series import DISCOVERED_LIMIT, Labels, Totals
 
@@ -34,13 +34,12 @@ class Reading(Collector):
     not have: take the reading there, and render it elsewhere.
     """
 
-    def __init__(self, values: dict[str, Values], measured: Measured) -> None:
+    def __init__(self, values: dict[str, Values], measured: Figures) -> None:
         self._values = values
         self._measured = measured
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric of the table, in its order (the protocol of prometheus_client)."""
-        # The library's own metrics take their locks: counting may go on meanwhile.
         measured = dict(self._measured.collect())
         for row in METRICS:
             found = measured.get(row.name)
@@ -124,7 +123,7 @@ class Metrics:
             },
             "lifeboat_observer_errors_total": {(): float(errors)},
         }
-        return Reading(values, self._measured)
+        return Reading(values, self._measured.read())
 
     # ---- which series there are ----------------------------------------------------------------
 
