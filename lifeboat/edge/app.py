@@ -22,7 +22,7 @@ from lifeboat.edge.pages import Pages
 from lifeboat.edge.proxy import Proxy
 from lifeboat.edge.refuse import method_not_allowed, not_found
 from lifeboat.edge.server import json_errors
-from lifeboat.wire.framing import Headers
+from lifeboat.wire.headers import Headers
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _GET = ("GET", "HEAD")

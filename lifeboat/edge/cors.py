@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lifeboat.wire.framing import Headers, RawHeaders
+from lifeboat.wire.headers import Headers, RawHeaders
 
 ANY = "*"
 PREFLIGHT_KEPT_S = 600

@@ -21,7 +21,7 @@ from lifeboat.core.vocabulary import Kind, Outcome, Refusal, Verdict
 from lifeboat.door import ABANDONED, Door
 from lifeboat.edge.cors import OFF, Cors
 from lifeboat.edge.failures import exhausted, lost, timed_out
-from lifeboat.edge.headers import client_headers, facts_of, upstream_headers
+from lifeboat.edge.headers import answer_facts, client_headers, facts_of, upstream_headers
 from lifeboat.edge.held import HeldAnswer
 from lifeboat.edge.journey import Journey
 from lifeboat.edge.makers import IdWatch, Maker, Makers
@@ -30,8 +30,8 @@ from lifeboat.edge.refuse import Attempt
 from lifeboat.fleet import Fleet, Member
 from lifeboat.observe.events import GoneAt
 from lifeboat.wire.commit import error_body, first_event
-from lifeboat.wire.downstream import Ended, RelayEnd, relay
-from lifeboat.wire.framing import Headers, RawHeaders, header_values
+from lifeboat.wire.downstream import ClientLines, Ended, RelayEnd, relay
+from lifeboat.wire.headers import Headers, RawHeaders
 from lifeboat.wire.tunnel import TunnelEnd, tunnel
 from lifeboat.wire.upstream import Answer, Switched, Target, Upstream, UpstreamError
 
@@ -158,7 +158,8 @@ class Dispatch:
         journey.backend = lease.backend
         journey.first_byte_at = self._door.clock()
         journey.phase = GoneAt.STREAMING
-        head = switched_head(answer.reason, self._headers(journey, answer, lease.backend))
+        headers = self._headers(journey, answer, lease.backend)
+        head = switched_head(answer.reason, headers)
         self._switched.add(answer)
         try:
             end = await tunnel(
@@ -174,7 +175,7 @@ class Dispatch:
     def _headers(self, journey: Journey, answer: Answer, backend: str) -> RawHeaders:
         """Return the end-to-end headers of an answer, and ours."""
         headers = client_headers(
-            answer.headers,
+            answer.head.headers,
             wait_ms=journey.wait_ms,
             backend=backend,
             attempts=journey.sends,
@@ -182,6 +183,19 @@ class Dispatch:
         )
         cors = self.rules.cors
         return cors.relayed(headers, journey.headers) if cors.on else headers
+
+    def _client_lines(self, journey: Journey, answer: Answer, backend: str) -> ClientLines:
+        """Return the same, written."""
+        if self.rules.cors.on:
+            return ClientLines.of(self._headers(journey, answer, backend))
+        head = answer.head
+        return answer_facts(head.form).client_lines(
+            head.values,
+            wait_ms=journey.wait_ms,
+            backend=backend,
+            attempts=journey.sends,
+            request_id=journey.request_id,
+        )
 
     def _target(self, member: Member) -> Target:
         known = self._targets.get(member.name)
@@ -267,11 +281,12 @@ class Dispatch:
         start = b""
         if answer.status in LOOKED_INTO:
             start = await error_body(answer)
+        facts = answer_facts(answer.head.form)
         outcome = classify(
             answer.status,
-            _header(answer, b"content-type"),
+            facts.content_type,
             start,
-            _header(answer, b"retry-after"),
+            facts.retry_after,
             member.kind,
             bool(member.api_key),
             wall_now=self._wall(),
@@ -322,7 +337,7 @@ class Dispatch:
         journey.drop_body()
         journey.status = answer.status
         journey.backend = backend
-        headers = self._headers(journey, answer, backend)
+        lines = self._client_lines(journey, answer, backend)
 
         def first_byte() -> None:
             journey.first_byte_at = self._door.clock()
@@ -334,7 +349,7 @@ class Dispatch:
             answer,
             answer.status,
             answer.reason,
-            headers,
+            lines,
             first=start,
             write_timeout_s=self.rules.write_timeout_s,
             close=self.draining,
@@ -374,13 +389,8 @@ def _is_event_stream(journey: Journey, member: Member, answer: Answer) -> bool:
     """Say whether the first event decides: vLLM refuses streamed requests inside a 200."""
     if member.kind is not Kind.VLLM or not journey.stream or answer.status != 200:
         return False
-    content_type = _header(answer, b"content-type")
+    content_type = answer_facts(answer.head.form).content_type
     return content_type is not None and content_type.lower().startswith("text/event-stream")
-
-
-def _header(answer: Answer, lower_name: bytes) -> str | None:
-    values = header_values(answer.headers, lower_name)
-    return values[0].decode("latin-1") if values else None
 
 
 def _sendable(journey: Journey) -> Headers:

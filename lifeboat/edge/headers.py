@@ -8,10 +8,12 @@ survive. Held by tests/edge_tables/test_headers.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from lifeboat.core.vocabulary import Priority
-from lifeboat.wire.framing import Headers, RawHeaders, tokens_of
+from lifeboat.wire.answer_head import HOLE, HeadForm
+from lifeboat.wire.downstream import ClientLines
+from lifeboat.wire.headers import Headers, RawHeaders, header_block, tokens_of
 from lifeboat.wire.upstream import Target, head_start
 
 HOP_BY_HOP = frozenset(
@@ -219,11 +221,7 @@ def client_headers(
     Content-Length stays as the backend said it, unless the body came chunked (RFC 9112 section
     6.3: then it means nothing).
     """
-    source = Headers.of(backend_headers)
-    dropped = _connection_headers(source) - _LENGTH | _ANSWER_ID
-    if source.values(b"transfer-encoding"):
-        dropped |= _LENGTH
-    out = _crossing(source, dropped)
+    out = _crossing_to_client(Headers.of(backend_headers))
     out += [
         (WAIT_MS, b"%d" % wait_ms),
         (BACKEND, header_text(backend)),
@@ -231,6 +229,68 @@ def client_headers(
         (REQUEST_ID, request_id.encode("ascii")),
     ]
     return out
+
+
+def _crossing_to_client(source: Headers) -> RawHeaders:
+    dropped = _connection_headers(source) - _LENGTH | _ANSWER_ID
+    if source.values(b"transfer-encoding"):
+        dropped |= _LENGTH
+    return _crossing(source, dropped)
+
+
+class AnswerFacts:
+    """What the router reads off the head of an answer, found out once and kept with its form.
+
+    content_type, retry_after: as the backend said them, None where it did not.
+    """
+
+    __slots__ = ("_has_length", "_holes", "_texts", "content_type", "retry_after")
+
+    def __init__(self, form: HeadForm) -> None:
+        self.content_type = _first_text(form.lines, b"content-type")
+        self.retry_after = _first_text(form.lines, b"retry-after")
+        crossing = _crossing_to_client(form.lines)
+        self._has_length = any(name.lower() == b"content-length" for name, _ in crossing)
+        pieces = HOLE.split(header_block(crossing))
+        self._texts = pieces[0::2]
+        self._holes = [int(hole) for hole in pieces[1::2]]
+
+    def client_lines(
+        self, values: Sequence[bytes], *, wait_ms: int, backend: str, attempts: int, request_id: str
+    ) -> ClientLines:
+        """Return the lines of `client_headers` for one answer of this form, written.
+
+        values: what its holes hold.
+        """
+        texts = self._texts
+        lines = texts[0]
+        for hole, text in zip(self._holes, texts[1:], strict=True):
+            lines += values[hole] + text
+        own = _OWN_LINES % (
+            wait_ms,
+            header_text(backend),
+            attempts,
+            request_id.encode("ascii"),
+        )
+        return ClientLines(lines + own, self._has_length)
+
+
+_OWN_LINES = b"%b: %%d\r\n%b: %%b\r\n%b: %%d\r\n%b: %%b\r\n" % (
+    WAIT_MS, BACKEND, ATTEMPTS, REQUEST_ID,
+)  # fmt: skip
+
+
+def answer_facts(form: HeadForm) -> AnswerFacts:
+    """Return what is known of the head of an answer."""
+    facts = form.facts
+    if not isinstance(facts, AnswerFacts):
+        facts = form.facts = AnswerFacts(form)
+    return facts
+
+
+def _first_text(headers: Headers, lower_name: bytes) -> str | None:
+    values = headers.values(lower_name)
+    return values[0].decode("latin-1") if values else None
 
 
 def _connection_headers(headers: Headers) -> frozenset[bytes]:

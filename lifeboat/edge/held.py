@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lifeboat.wire.framing import RawHeaders
 from lifeboat.wire.upstream import Answer, Straight
 
 
@@ -18,7 +17,7 @@ class HeldAnswer:
         """answer: one that has ended. body: all of its bytes."""
         self.status = answer.status
         self.reason = answer.reason
-        self.headers: RawHeaders = answer.headers
+        self.head = answer.head
         self.backend = backend
         self._body = body
 

@@ -25,7 +25,7 @@ from lifeboat.core.vocabulary import (
 from lifeboat.edge.endpoints import Endpoint
 from lifeboat.edge.refuse import Attempt
 from lifeboat.observe.events import CLIENT_LEFT_STATUS, Finished, GoneAt, Observers, RetryCause
-from lifeboat.wire.framing import Headers
+from lifeboat.wire.headers import Headers
 
 MODEL_SHOWN_CHARS = 200
 """Characters of a client's model name that are kept for the log."""

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lifeboat.wire.framing import RawHeaders
+from lifeboat.wire.answer_head import ResponseHead
 from lifeboat.wire.upstream import Answer, Straight
 
 IDS_KEPT = 100_000
@@ -72,9 +72,9 @@ class IdWatch:
         return self._answer.reason
 
     @property
-    def headers(self) -> RawHeaders:
+    def head(self) -> ResponseHead:
         """As the answer's."""
-        return self._answer.headers
+        return self._answer.head
 
     @property
     def fresh_retry(self) -> bool:

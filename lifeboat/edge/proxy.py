@@ -42,7 +42,7 @@ from lifeboat.edge.sweep import PausedSweep
 from lifeboat.fleet import Ambiguous, Fleet
 from lifeboat.observe.events import CLIENT_LEFT_STATUS, GoneAt, Observers
 from lifeboat.wire.downstream import Relayed, abort, client_gone
-from lifeboat.wire.framing import Headers
+from lifeboat.wire.headers import Headers
 
 _log = logging.getLogger("lifeboat.edge")
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote_plus
 from aiohttp import HttpVersion11, web
 
 from lifeboat.edge.refuse import error_response
-from lifeboat.wire.framing import Headers, RawHeaders, tokens_of
+from lifeboat.wire.headers import Headers, RawHeaders, tokens_of
 
 PROTOCOLS = b"sec-websocket-protocol"
 KEY_PREFIX = b"openai-insecure-api-key."

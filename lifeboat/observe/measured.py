@@ -122,7 +122,7 @@ class Measured:
         self._ttfb: Distributions = {}
         self._wait: Distributions = {}
         self._tokens: Distributions = {}
-        self._disconnects = {stage: 0 for stage in GoneAt}
+        self._disconnects = dict.fromkeys(GoneAt, 0)
         self._retries = {cause.value: 0 for cause in RetryCause}
         self._unknown_priority = 0
         self.backends: dict[str, BackendSeries] = {}

@@ -22,14 +22,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import cast
+from typing import NamedTuple, cast
 
 from aiohttp import HttpVersion10, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import StreamWriter
 
 from lifeboat.core.vocabulary import Verdict
-from lifeboat.wire.framing import BODILESS_STATUSES, RawHeaders
+from lifeboat.wire.answer_head import BODILESS_STATUSES
+from lifeboat.wire.headers import RawHeaders, header_block
 from lifeboat.wire.stall import StallWatch
 from lifeboat.wire.upstream import Answer, UpstreamError
 
@@ -123,6 +124,19 @@ class Relayed(web.StreamResponse):
         """Nothing is left to write."""
 
 
+class ClientLines(NamedTuple):
+    """Header lines for a client, each with its line end. has_length: Content-Length is one."""
+
+    block: bytes
+    has_length: bool
+
+    @classmethod
+    def of(cls, headers: RawHeaders) -> ClientLines:
+        """Write these lines."""
+        has_length = any(name.lower() == b"content-length" for name, _ in headers)
+        return cls(header_block(headers), has_length)
+
+
 @dataclass(frozen=True, slots=True)
 class RelayEnd:
     """The outcome of a relay.
@@ -148,7 +162,7 @@ async def relay(
     answer: Answer,
     status: int,
     reason: bytes,
-    headers: RawHeaders,
+    lines: ClientLines,
     *,
     first: bytes = b"",
     write_timeout_s: float,
@@ -158,7 +172,7 @@ async def relay(
 ) -> RelayEnd:
     """Pass one answer on to the client and say how it ended.
 
-    headers: the complete end-to-end headers for the client (edge.headers made them); only framing
+    lines: the complete end-to-end headers for the client (edge.headers made them); only framing
         and Connection are added here.
     first: body bytes that were read before the head was committed.
     write_timeout_s: longest time in which the client takes no byte that waits for it.
@@ -169,12 +183,12 @@ async def relay(
     When the client hangs up, aiohttp cancels the handler: the answer is aborted and CancelledError
     passes through.
     """
-    framing = _Framing.choose(request, status, headers, close=close)
+    framing = _Framing.choose(request, status, lines.has_length, close=close)
     stream = _ClientStream(request, framing, write_timeout_s, on_first_byte)
     answer.when_ended(on_upstream_end)
     error: UpstreamError | None = None
     try:
-        stream.start(_response_head(request, status, reason, headers, framing))
+        stream.start(_response_head(request, status, reason, lines.block, framing))
         await stream.pass_on(first or answer.take_ready())
         while piece := await answer.read(stream.pass_straight):
             await stream.pass_on(piece)
@@ -208,10 +222,9 @@ class _Framing:
 
     @classmethod
     def choose(
-        cls, request: web.BaseRequest, status: int, headers: RawHeaders, *, close: bool
+        cls, request: web.BaseRequest, status: int, has_length: bool, *, close: bool
     ) -> _Framing:
         has_body = request.method != "HEAD" and status not in BODILESS_STATUSES
-        has_length = any(name.lower() == b"content-length" for name, _ in headers)
         delimited = has_length or not has_body
         old_client = request.version <= HttpVersion10
         until_close = not delimited and old_client
@@ -223,18 +236,17 @@ class _Framing:
 
 
 def _response_head(
-    request: web.BaseRequest, status: int, reason: bytes, headers: RawHeaders, framing: _Framing
+    request: web.BaseRequest, status: int, reason: bytes, block: bytes, framing: _Framing
 ) -> bytes:
-    version = b"1.0" if request.version <= HttpVersion10 else b"1.1"
-    lines = [b"HTTP/%b %d %b" % (version, status, reason)]
-    lines += [b"%b: %b" % header for header in headers]
-    if framing.chunked:
-        lines.append(b"Transfer-Encoding: chunked")
+    is_old = request.version <= HttpVersion10
+    coding = b"Transfer-Encoding: chunked\r\n" if framing.chunked else b""
+    connection = b""
     if not framing.keep_alive:
-        lines.append(b"Connection: close")
-    elif version == b"1.0":
-        lines.append(b"Connection: keep-alive")
-    return b"\r\n".join(lines) + b"\r\n\r\n"
+        connection = b"Connection: close\r\n"
+    elif is_old:
+        connection = b"Connection: keep-alive\r\n"
+    version = b"1.0" if is_old else b"1.1"
+    return b"HTTP/%b %d %b\r\n%b%b%b\r\n" % (version, status, reason, block, coding, connection)
 
 
 class _ClientStream:

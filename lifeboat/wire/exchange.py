@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 
 from lifeboat.core.vocabulary import Verdict
-from lifeboat.wire.framing import BadAnswerError, RawHeaders, ResponseHead, ResponseReader
+from lifeboat.wire.framing import BadAnswerError, ResponseHead, ResponseReader
 from lifeboat.wire.upstream import Straight, UpstreamError
 
 HIGH_WATER_BYTES = 128 * 1024
@@ -82,7 +82,8 @@ class Exchange:
     # ---- what the reader of the answer sees ---------------------------------------------------
 
     @property
-    def _head(self) -> ResponseHead:
+    def head(self) -> ResponseHead:
+        """Status, reason and header lines."""
         head = self._reader.head
         if head is None:
             raise RuntimeError("the response head is not complete yet")
@@ -91,17 +92,12 @@ class Exchange:
     @property
     def status(self) -> int:
         """HTTP status of the backend."""
-        return self._head.status
+        return self.head.status
 
     @property
     def reason(self) -> bytes:
         """Reason phrase as it stood on the wire."""
-        return self._head.reason
-
-    @property
-    def headers(self) -> RawHeaders:
-        """Header lines, in order."""
-        return self._head.headers
+        return self.head.reason
 
     @property
     def ended(self) -> bool:
@@ -159,7 +155,7 @@ class Exchange:
                 return b""
             self._waiting_since = self._loop.time()
             # Both sides of a switched connection may be silent for as long as they like.
-            if self._timer is None and self._head.status != 101:
+            if self._timer is None and self.head.status != 101:
                 self._timer = self._loop.call_later(self._idle_timeout_s, self._check_idle)
             self._straight = straight
             try:
@@ -207,7 +203,7 @@ class Exchange:
             self._fail(Verdict.RESET, str(error))
             return
         if reader.done:
-            self._end(keep_alive=self._head.keep_alive and not reader.excess)
+            self._end(keep_alive=self.head.keep_alive and not reader.excess)
         elif not self._paused and reader.buffered_bytes > HIGH_WATER_BYTES:
             self._paused = True
             self._transport.pause_reading()

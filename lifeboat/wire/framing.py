@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 
-RawHeaders = list[tuple[bytes, bytes]]
-"""Header lines in their order, names and values as they stood on the wire (outer blanks cut)."""
+from lifeboat.wire.answer_head import BadAnswerError, BodyEnd, ResponseHead, parse_head
+
+__all__ = ["BadAnswerError", "ResponseHead", "ResponseReader"]
 
 MAX_HEAD_BYTES = 256 * 1024
 """A response head larger than this is a broken peer: real ones stay below 16 KiB."""
@@ -27,87 +27,8 @@ MAX_LINE_BYTES = 8 * 1024
 """A chunk-size line with its extensions."""
 MAX_TRAILER_BYTES = 64 * 1024
 
-BODILESS_STATUSES = frozenset({204, 304})
-"""Answers that have no body whatever their headers say (RFC 9112 section 6.3)."""
-
-_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) +([1-9][0-9]{2})(?: (.*))?")
-_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_PLAIN_LINE = re.compile(rb"^([!#$%&'*+\-.^_`|~0-9A-Za-z]++):([^\r\n\0]*+)\r?\n", re.MULTILINE)
-"""A header line as nearly all are: no blank before the colon, no folding."""
-_DIGITS = re.compile(rb"[0-9]{1,18}")
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15}+)[ \t]*+(?:;[^\n]*+)?\r?\n")
 _HEAD_END = re.compile(rb"\n\r?\n")
-
-
-class BadAnswerError(Exception):
-    """The peer's bytes are no HTTP/1.1 response, or the response was cut."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
-    """Status line and headers. `keep_alive`: the peer allows another request after this one."""
-
-    status: int
-    reason: bytes
-    headers: RawHeaders
-    keep_alive: bool
-
-
-class Headers(list[tuple[bytes, bytes]]):
-    """Header lines that are looked at often: the lower-case names are made once.
-
-    Not to be changed after the first look. facts: what a reader found out about them, kept with
-    them: heads that come again and again need no second look.
-    """
-
-    __slots__ = ("_by_name", "_lower_names", "facts")
-
-    def __init__(self, lines: Iterable[tuple[bytes, bytes]]) -> None:
-        super().__init__(lines)
-        self._lower_names: list[bytes] | None = None
-        self._by_name: dict[bytes, list[bytes]] | None = None
-        self.facts: object = None
-
-    @classmethod
-    def of(cls, lines: Iterable[tuple[bytes, bytes]]) -> Headers:
-        """Return these lines as Headers, themselves if they are."""
-        return lines if isinstance(lines, Headers) else cls(lines)
-
-    @property
-    def lower_names(self) -> list[bytes]:
-        """The name of each line in lower case."""
-        names = self._lower_names
-        if names is None:
-            names = self._lower_names = [name.lower() for name, _ in self]
-        return names
-
-    def values(self, lower_name: bytes) -> list[bytes]:
-        """Return all values of a header, in order; the list is not to be changed."""
-        by_name = self._by_name
-        if by_name is None:
-            by_name = self._by_name = {}
-            for lower, (_, value) in zip(self.lower_names, self, strict=True):
-                by_name.setdefault(lower, []).append(value)
-        return by_name.get(lower_name, _NO_VALUES)
-
-
-_NO_VALUES: list[bytes] = []
-
-
-def header_values(headers: RawHeaders, lower_name: bytes) -> list[bytes]:
-    """Return all values of a header, in order."""
-    if isinstance(headers, Headers):
-        return headers.values(lower_name)
-    return [value for name, value in headers if name.lower() == lower_name]
-
-
-def tokens_of(headers: RawHeaders, lower_name: bytes) -> list[bytes]:
-    """Return the comma-separated tokens of all lines of a header, in lower case."""
-    values = header_values(headers, lower_name)
-    if not values:
-        return []
-    joined = b",".join(values)
-    return [token for part in joined.split(b",") if (token := part.strip().lower())]
 
 
 class ResponseReader:
@@ -204,7 +125,7 @@ class ResponseReader:
             if len(data) - position > MAX_HEAD_BYTES:
                 raise BadAnswerError(f"the response head is larger than {MAX_HEAD_BYTES} bytes")
             return -1
-        head = _parse_head(data[position : match.start()])
+        head = parse_head(data[position : match.start()])
         if head.status == 101:
             if not self._upgrade:
                 raise BadAnswerError("the backend switched protocols unasked")
@@ -219,27 +140,20 @@ class ResponseReader:
         return match.end()
 
     def _start_body(self, head: ResponseHead) -> None:
-        """Choose the framing: RFC 9112 section 6.3, rules 1, 3, 4, 5, 6 and 8."""
-        if self._is_head or head.status in BODILESS_STATUSES:
-            self.done = True
-            return
-        codings = tokens_of(head.headers, b"transfer-encoding")
-        if codings:
-            if codings != [b"chunked"]:
-                raise BadAnswerError("the backend used a transfer coding other than chunked")
-            self._state = self._read_chunk_size
-            return
-        lengths = set(tokens_of(head.headers, b"content-length"))
-        if not lengths:
-            self._until_close = True
-            self._state = self._read_until_close
-            return
-        length = lengths.pop()
-        if lengths or _DIGITS.fullmatch(length) is None:
-            raise BadAnswerError("the backend sent an invalid or ambiguous Content-Length")
-        self._left = int(length)
-        self.done = self._left == 0
-        self._state = self._read_length
+        """Choose the framing by the head, and by what the request was (RFC 9112 section 6.3)."""
+        end, length = (BodyEnd.NOTHING, 0) if self._is_head else head.body()
+        match end:
+            case BodyEnd.NOTHING:
+                self.done = True
+            case BodyEnd.CHUNKED:
+                self._state = self._read_chunk_size
+            case BodyEnd.LENGTH:
+                self._left = length
+                self.done = length == 0
+                self._state = self._read_length
+            case BodyEnd.CLOSE:
+                self._until_close = True
+                self._state = self._read_until_close
 
     def _append(self, piece: bytes) -> None:
         self.pieces.append(piece)
@@ -306,47 +220,3 @@ class ResponseReader:
         if data[position:end] in (b"", b"\r"):
             self.done = True
         return end + 1
-
-
-def _parse_head(block: bytes) -> ResponseHead:
-    status_line, _, rest = block.partition(b"\n")
-    # A stray line end before the status line is tolerated (RFC 9112 section 2.2).
-    while rest and status_line in (b"", b"\r"):
-        status_line, _, rest = rest.partition(b"\n")
-    match = _STATUS_LINE.fullmatch(status_line.removesuffix(b"\r"))
-    if match is None:
-        raise BadAnswerError("the backend does not speak HTTP/1.1")
-    headers = Headers(_parse_headers(rest + b"\n" if rest else b""))
-    connection = tokens_of(headers, b"connection")
-    if match.group(1) == b"1":
-        keep_alive = b"close" not in connection
-    else:
-        keep_alive = b"keep-alive" in connection
-    return ResponseHead(int(match.group(2)), match.group(3) or b"", headers, keep_alive)
-
-
-def _parse_headers(block: bytes) -> RawHeaders:
-    """Parse whole header lines. Raises BadAnswerError."""
-    plain = _PLAIN_LINE.findall(block)
-    if len(plain) == block.count(b"\n"):
-        return [(name, value.strip(b" \t")) for name, value in plain]
-    return _parse_odd_headers(block.removesuffix(b"\n").split(b"\n"))
-
-
-def _parse_odd_headers(lines: list[bytes]) -> RawHeaders:
-    headers: RawHeaders = []
-    for raw in lines:
-        line = raw.removesuffix(b"\r")
-        if b"\r" in line or b"\0" in line:
-            raise BadAnswerError("a response header holds a forbidden character")
-        if line[:1] in (b" ", b"\t") and headers:
-            # Obsolete line folding becomes one blank (RFC 9112 section 5.2).
-            name, value = headers[-1]
-            headers[-1] = (name, value + b" " + line.strip(b" \t"))
-            continue
-        name, colon, value = line.partition(b":")
-        name = name.rstrip(b" \t")
-        if not colon or _TOKEN.fullmatch(name) is None:
-            raise BadAnswerError("a response header line is malformed")
-        headers.append((name, value.strip(b" \t")))
-    return headers

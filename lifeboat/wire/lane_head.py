@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lifeboat.wire.framing import Headers
+from lifeboat.wire.headers import Headers
 
 _REQUEST_LINE = re.compile(rb"(POST|GET) (/[!-~]*) HTTP/1\.1\r\n")
 _HEADER_LINE = re.compile(

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from aiohttp import HttpVersion11
 
-from lifeboat.wire.framing import Headers
+from lifeboat.wire.headers import Headers
 from lifeboat.wire.lane_head import Head
 
 

@@ -22,7 +22,7 @@ from typing import cast
 from lifeboat.core.exhaustion import is_ours
 from lifeboat.core.vocabulary import Verdict
 from lifeboat.wire.exchange import Exchange
-from lifeboat.wire.framing import RawHeaders
+from lifeboat.wire.headers import RawHeaders
 from lifeboat.wire.upstream import Target, UpstreamError, head_start
 
 KEEP_IDLE_S = 4.0

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from lifeboat.core.urls import path_prefix
 from lifeboat.core.vocabulary import Verdict
-from lifeboat.wire.framing import RawHeaders
+from lifeboat.wire.answer_head import ResponseHead
+from lifeboat.wire.headers import RawHeaders
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -159,8 +160,8 @@ class Answer(Protocol):
     def reason(self) -> bytes: ...
 
     @property
-    def headers(self) -> RawHeaders:
-        """The header lines as they came, duplicates and order kept."""
+    def head(self) -> ResponseHead:
+        """Status, reason and header lines as they came."""
         ...
 
     @property

@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifeboat.wire.framing import (
-    MAX_HEAD_BYTES,
-    BadAnswerError,
-    RawHeaders,
-    ResponseReader,
-    _parse_headers,
-    _parse_odd_headers,
-)
+from lifeboat.wire.answer_head import BadAnswerError, _parse_odd_lines, parse_lines
+from lifeboat.wire.framing import MAX_HEAD_BYTES, ResponseReader
+from lifeboat.wire.headers import RawHeaders
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -204,5 +199,5 @@ def test_header_lines_read_the_same_all_at_once_and_one_by_one(lines: bytes) -> 
         except BadAnswerError as refused:
             return str(refused)
 
-    one_by_one = outcome(lambda: _parse_odd_headers(block.removesuffix(b"\n").split(b"\n")))
-    assert outcome(lambda: _parse_headers(block)) == one_by_one
+    one_by_one = outcome(lambda: _parse_odd_lines(block.removesuffix(b"\n").split(b"\n")))
+    assert outcome(lambda: parse_lines(block)) == one_by_one

@@ -17,7 +17,7 @@ from aiohttp import web
 from lifeboat.core.vocabulary import Verdict
 from lifeboat.edge.headers import client_headers
 from lifeboat.wire.commit import error_body, first_event
-from lifeboat.wire.downstream import Ended, RelayEnd, abort, client_gone, relay
+from lifeboat.wire.downstream import ClientLines, Ended, RelayEnd, abort, client_gone, relay
 from lifeboat.wire.pool import PooledUpstream
 from lifeboat.wire.upstream import Target
 from tests.peers import PATIENCE_S, Peer, RawClient, Script, ScriptedBackend, serving, until
@@ -68,8 +68,10 @@ async def front(
                 answer,
                 answer.status,
                 answer.reason,
-                client_headers(
-                    answer.headers, wait_ms=0, backend="b", attempts=1, request_id="r-1"
+                ClientLines.of(
+                    client_headers(
+                        answer.head.headers, wait_ms=0, backend="b", attempts=1, request_id="r-1"
+                    )
                 ),
                 write_timeout_s=write_timeout_s,
                 on_first_byte=first_byte,

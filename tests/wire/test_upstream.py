@@ -97,7 +97,7 @@ async def test_status_reason_and_raw_headers_come_back(upstream: PooledUpstream)
     async with ScriptedBackend(script) as backend:
         answer = await send(upstream, backend)
         assert (answer.status, answer.reason) == (418, b"Caf\xe9")
-        assert answer.headers == [(b"X-A", b"\xe9"), (b"x-a", b"2"), (b"Content-Length", b"0")]
+        assert answer.head.headers == [(b"X-A", b"\xe9"), (b"x-a", b"2"), (b"Content-Length", b"0")]
         assert await answer.read() == b""
 
 
@@ -168,7 +168,7 @@ async def test_a_body_sent_in_answer_to_head_poisons_nothing(upstream: PooledUps
 
     async with ScriptedBackend(script) as backend:
         answer = await upstream.send(target(backend), "HEAD", "/", head_for(backend), None)
-        assert (b"Content-Length", b"2") in answer.headers
+        assert (b"Content-Length", b"2") in answer.head.headers
         assert await answer.read() == b""
         assert await whole(await send(upstream, backend)) == b"hi"
 
