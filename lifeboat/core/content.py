@@ -8,7 +8,7 @@ own stack: nothing here recurses.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -72,34 +72,58 @@ class Draft:
     has_ids: bool = False
 
 
-def read_messages(draft: Draft, value: object, allowances: Allowances) -> Iterator[None]:
+Pauses = Iterable[None]
+"""What a reader gives back: to be run to its end, with a pause allowed at each step."""
+
+
+def read_messages(draft: Draft, value: object, allowances: Allowances) -> Pauses:
     """Read a list of messages (or items), or a bare string as one message."""
     draft.fixed += REPLY_TOKENS
     if isinstance(value, LongArray):
-        for chunk in value.chunks():
-            draft.fixed += MESSAGE_TOKENS * len(chunk)
-            yield from read_content(draft, chunk, allowances)
-            yield
-        return
+        return _read_chunks(draft, value, allowances)
     many = len(cast("list[object]", value)) if isinstance(value, list) else 1
     draft.fixed += MESSAGE_TOKENS * many
-    yield from read_content(draft, cast("object", value), allowances)
+    return read_content(draft, cast("object", value), allowances)
+
+
+def _read_chunks(draft: Draft, messages: LongArray, allowances: Allowances) -> Iterator[None]:
+    for chunk in messages.chunks():
+        draft.fixed += MESSAGE_TOKENS * len(chunk)
+        yield from read_content(draft, chunk, allowances)
+        yield
 
 
 def read_content(
     draft: Draft, value: object, allowances: Allowances, *, numbers_are_ids: bool = False
-) -> Iterator[None]:
+) -> Pauses:
     """Read a value of any kind as content: texts and media at any depth.
 
     numbers_are_ids: a bare number is a token id (prompts and inputs), else it weighs one token.
     """
     stack: list[object] = [value]
+    # What a step suffices for, as nearly always, is read without making a generator.
+    if not _read_some(draft, stack, allowances, numbers_are_ids):
+        return ()
+    return _read_rest(draft, stack, allowances, numbers_are_ids)
+
+
+def _read_rest(
+    draft: Draft, stack: list[object], allowances: Allowances, numbers_are_ids: bool
+) -> Iterator[None]:
+    yield
+    while _read_some(draft, stack, allowances, numbers_are_ids):
+        yield
+
+
+def _read_some(
+    draft: Draft, stack: list[object], allowances: Allowances, numbers_are_ids: bool
+) -> bool:
+    """Read up to _PAUSE_EVERY values off a stack; return whether any are left."""
     left = _PAUSE_EVERY
     while stack:
         left -= 1
         if left == 0:
-            left = _PAUSE_EVERY
-            yield
+            return True
         item = stack.pop()
         kind = type(item)
         if kind is str:
@@ -129,7 +153,8 @@ def read_content(
                 stack.append(cast("object", item))
                 if chunk:
                     stack.append(chunk)
-                yield
+                return True
+    return False
 
 
 def _read_part(
@@ -201,10 +226,10 @@ def _read_document(
     stack.extend((part.get("title"), part.get("context"), part.get("filename")))
 
 
-def read_schema(draft: Draft, value: object) -> Iterator[None]:
+def read_schema(draft: Draft, value: object) -> Pauses:
     """Read JSON that is printed into the prompt as it is (tools, functions)."""
     _print_json(draft, value)
-    yield
+    return (None,)
 
 
 def read_format(draft: Draft, value: object) -> Iterator[None]:

@@ -17,14 +17,16 @@ lives on while a body of many megabytes is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heappush, heappushpop
 from typing import cast
 
 from lifeboat.core.content import (
     Allowances,
     Draft,
+    Pauses,
     read_content,
     read_format,
     read_messages,
@@ -101,12 +103,15 @@ class _Batch:
         return [sequence for _, _, sequence in sorted(self._heap, key=lambda entry: -entry[1])]
 
 
-def _measure(draft: Draft, weights: Weights) -> Iterator[TextSize]:
+def _measure(draft: Draft, weights: Weights) -> Iterable[TextSize]:
     """Size a draft's texts: NO_TEXT at each pause, and last the size."""
     texts = draft.texts
     if len(texts) == 1 and isinstance(only := texts[0], str) and len(only) <= PIECE_CHARS:
-        yield size_text(only, weights)
-        return
+        return (size_text(only, weights),)
+    return _measure_many(texts, weights)
+
+
+def _measure_many(texts: list[Text], weights: Weights) -> Iterator[TextSize]:
     size = NO_TEXT
     joined: list[str] = []
     joined_chars = 0
@@ -152,21 +157,21 @@ class _Reader:
             if value is not None:
                 yield from self._field(value, role)
 
-    def _field(self, value: object, role: Role) -> Iterator[None]:
+    def _field(self, value: object, role: Role) -> Pauses:
         base, allowances = self._base, self._allowances
         match role:
             case Role.MESSAGES:
-                yield from read_messages(base, value, allowances)
+                return read_messages(base, value, allowances)
             case Role.CONTENT | Role.SHARED:
-                yield from read_content(base, value, allowances)
+                return read_content(base, value, allowances)
             case Role.SCHEMA:
-                yield from read_schema(base, value)
+                return read_schema(base, value)
             case Role.FORMAT:
-                yield from read_format(base, value)
+                return read_format(base, value)
             case Role.PAIRED:
-                yield from self._prompts(value, self._left)
+                return self._prompts(value, self._left)
             case Role.PROMPTS:
-                yield from self._prompts(value, self._batch)
+                return self._prompts(value, self._batch)
 
     def _prompts(self, value: object, batch: _Batch) -> Iterator[None]:
         """One prompt or many: a list that holds a bare number is one prompt of ids and text."""
@@ -264,7 +269,7 @@ def shape_steps(
     weights: Weights = DEFAULT_WEIGHTS,
 ) -> Iterator[Shape | None]:
     """Read a body in steps of a few milliseconds: None at each pause, and last the shape."""
-    reader = _Reader(Allowances(image_tokens, audio_bytes_per_token), weights)
+    reader = _Reader(_allowances(image_tokens, audio_bytes_per_token), weights)
     yield from reader.steps(body, protocol)
     yield from reader.shape()
 
@@ -277,16 +282,17 @@ def read_shape(
     weights: Weights = DEFAULT_WEIGHTS,
 ) -> Shape:
     """Read the shape of a parsed body at once. Never raises, whatever the JSON."""
-    shape: Shape | None = None
-    for step in shape_steps(
-        body,
-        protocol,
-        image_tokens=image_tokens,
-        audio_bytes_per_token=audio_bytes_per_token,
-        weights=weights,
-    ):
-        shape = step
-    return shape or Shape()
+    reader = _Reader(_allowances(image_tokens, audio_bytes_per_token), weights)
+    for _ in reader.steps(body, protocol):
+        pass
+    last: Shape | None = None
+    for step in reader.shape():
+        last = step
+    return last or Shape()
+
+
+_allowances = lru_cache(maxsize=4)(Allowances)
+"""They change with the settings alone."""
 
 
 def shape_of_upload(
