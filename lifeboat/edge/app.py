@@ -97,7 +97,13 @@ class Switchboard:
 
     def serve(self, request: web.Request) -> Coroutine[None, None, web.StreamResponse]:
         """Serve one request."""
-        return self._serve_origins(request) if self.cors.on else self._serve(request)
+        if self.cors.on:
+            return self._serve_origins(request)
+        if self._proxy is not None:
+            found = match(request.method, request.raw_path)
+            if isinstance(found, Endpoint):
+                return self._proxy.handle(request, found)
+        return self._serve(request)
 
     async def _serve_origins(self, request: web.Request) -> web.StreamResponse:
         """Serve one request, and say in the answer which origins may read it."""

@@ -9,7 +9,7 @@ backends.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -214,7 +214,7 @@ class Dispatch:
         self._targets[member.name] = (member, target)
         return target
 
-    async def _send(self, journey: Journey, target: Target) -> Answer:
+    def _send(self, journey: Journey, target: Target) -> Coroutine[None, None, Answer]:
         request = journey.request
         body = journey.body
         body_length = None if body is None else len(body)
@@ -234,7 +234,7 @@ class Dispatch:
             )
             own_key = target.api_key is not None
             headers = handshake_headers(headers, drop_keys=own_key or router_keys)
-            return await self._upstream.send(
+            return self._upstream.send(
                 target, request.method, path, headers, body, once=once, upgrade=True
             )
         head = facts_of(_sendable(journey)).upstream_head(
@@ -247,7 +247,7 @@ class Dispatch:
             client_address=request.remote,
             client_scheme=request.scheme,
         )
-        return await self._upstream.send_head(target, request.method, head, body, once=once)
+        return self._upstream.send_head(target, request.method, head, body, once=once)
 
     def _lost(self, journey: Journey, lease: Lease, error: UpstreamError) -> GoOn | GiveUp:
         """No answer at all: go on where that cannot double any work, else give up."""

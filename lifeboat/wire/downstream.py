@@ -137,7 +137,7 @@ class ClientLines(NamedTuple):
         return cls(header_block(headers), has_length)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RelayEnd:
     """The outcome of a relay.
 
@@ -190,9 +190,15 @@ async def relay(
     try:
         stream.start(_response_head(request, status, reason, lines.block, framing))
         await stream.pass_on(first or answer.take_ready())
-        while piece := await answer.read(stream.pass_straight):
+        # A small answer came whole with its head: then there is nothing to wait for.
+        while (
+            piece := answer.take_ready()
+            if answer.ended
+            else await answer.read(stream.pass_straight)
+        ):
             await stream.pass_on(piece)
-        await stream.finish()
+        if framing.chunked or request.protocol.writing_paused:
+            await stream.finish()
         ended = Ended.COMPLETED
     except UpstreamError as cut:
         error = cut
@@ -212,8 +218,7 @@ async def relay(
     return RelayEnd(ended, response, stream.body_bytes, error)
 
 
-@dataclass(frozen=True, slots=True)
-class _Framing:
+class _Framing(NamedTuple):
     """How the body is delimited towards this client (HEAD, 204 and 304 have none)."""
 
     chunked: bool
@@ -259,6 +264,7 @@ class _ClientStream:
         "_request",
         "_until_close",
         "_watch",
+        "_write_timeout_s",
         "_writer",
         "body_bytes",
     )
@@ -277,13 +283,14 @@ class _ClientStream:
         self._chunked = framing.chunked
         self._until_close = framing.until_close
         self._on_first_byte = on_first_byte
-        self._watch = StallWatch(request.transport, write_timeout_s)
+        self._write_timeout_s = write_timeout_s
+        self._watch: StallWatch | None = None
         self._head = b""
 
     @property
     def stalled(self) -> bool:
         """The watch cut the client off."""
-        return self._watch.fired
+        return self._watch is not None and self._watch.fired
 
     def start(self, head: bytes) -> None:
         """Hold the head back until `pass_on` or `finish` of the same step, to save a packet."""
@@ -341,13 +348,16 @@ class _ClientStream:
 
     async def _drain(self) -> None:
         """Wait while the client lags. Raises ConnectionError when it is gone, or cut off by us."""
+        watch = self._watch
+        if watch is None:
+            watch = self._watch = StallWatch(self._request.transport, self._write_timeout_s)
         try:
-            with self._watch:
+            with watch:
                 await self._writer.drain()
         except asyncio.CancelledError:
             # Our own abort makes aiohttp cancel the handler: that is no wish of anybody's.
             task = asyncio.current_task()
-            if not self._watch.fired or task is None or task.uncancel():
+            if not watch.fired or task is None or task.uncancel():
                 raise
-        if self._watch.fired:
+        if watch.fired:
             raise ConnectionResetError("the client took no byte for too long")

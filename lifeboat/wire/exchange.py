@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable
 
 from lifeboat.core.vocabulary import Verdict
+from lifeboat.wire.deadlines import Deadlines
 from lifeboat.wire.framing import BadAnswerError, ResponseHead, ResponseReader
 from lifeboat.wire.upstream import Straight, UpstreamError
 
@@ -121,19 +122,22 @@ class Exchange:
         else:
             self._on_ended.append(callback)
 
-    async def head_complete(self, first_byte_timeout_s: float) -> None:
-        """Wait for the head. Raises UpstreamError."""
-        self._timer = self._loop.call_later(
-            first_byte_timeout_s,
-            self._fail,
-            Verdict.FIRST_BYTE_TIMEOUT,
-            f"no response head within {first_byte_timeout_s:g} s",
-        )
-        while self._reader.head is None:
-            if self._error is not None:
-                raise self._error
-            await self._wait()
-        self._drop_timer()
+    async def head_complete(self, deadlines: Deadlines[Exchange]) -> None:
+        """Wait for the head, as long as the deadlines give it. Raises UpstreamError."""
+        deadlines.set(self)
+        try:
+            while self._reader.head is None:
+                if self._error is not None:
+                    raise self._error
+                self._waiter = self._loop.create_future()
+                await self._waiter
+        finally:
+            self._waiter = None
+            deadlines.take_back(self)
+
+    def head_is_late(self, timeout_s: float) -> None:
+        """Give up on the head: it has had so long."""
+        self._fail(Verdict.FIRST_BYTE_TIMEOUT, f"no response head within {timeout_s:g} s")
 
     def take_ready(self) -> bytes:
         """Body bytes that wait already."""

@@ -21,6 +21,7 @@ from typing import cast
 
 from lifeboat.core.exhaustion import is_ours
 from lifeboat.core.vocabulary import Verdict
+from lifeboat.wire.deadlines import Deadlines
 from lifeboat.wire.exchange import Exchange
 from lifeboat.wire.headers import RawHeaders
 from lifeboat.wire.upstream import Target, UpstreamError, head_start
@@ -53,7 +54,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self._pool = pool
         self._exchange: Exchange | None = None
-        self._idle_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the transport; watch for peers that vanish without a word."""
@@ -74,7 +74,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the exchange and the pool."""
-        self.leave_idle()
         self._pool.forget(self)
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
@@ -101,7 +100,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Start the next exchange on this connection."""
         if self.transport is None:
             raise RuntimeError("the connection has no transport")
-        self.leave_idle()
+        self._pool.use(self)
         self.answered = False
         self._exchange = Exchange(
             loop,
@@ -149,19 +148,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def give_up(self) -> None:
         """Close at once and be forgotten, whether or not the loop will tell of its end."""
-        self.leave_idle()
         self.abort()
         self._pool.forget(self)
-
-    def enter_idle(self, loop: asyncio.AbstractEventLoop, keep_s: float) -> None:
-        """Be closed after keep_s unless used before."""
-        self._idle_timer = loop.call_later(keep_s, self.abort)
-
-    def leave_idle(self) -> None:
-        """Stop the idle clock."""
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
 
 
 class PooledUpstream:
@@ -175,6 +163,11 @@ class PooledUpstream:
         self._keep_idle_s = keep_idle_s
         # The most recently used is taken first, so that a quiet pool shrinks.
         self._idle: dict[Origin, list[UpstreamConnection]] = {}
+        # An unused one is closed in time, one that was just opened for a canceller too.
+        self._unused = Deadlines[UpstreamConnection](
+            self._loop, keep_idle_s or KEEP_IDLE_S, UpstreamConnection.abort
+        )
+        self._heads: dict[float, Deadlines[Exchange]] = {}
         self._open: set[UpstreamConnection] = set()
         self._tls: dict[tuple[str | None, bool], ssl.SSLContext] = {}
         self._all_closed = asyncio.Event()
@@ -260,11 +253,22 @@ class PooledUpstream:
         exchange = connection.begin(self._loop, target, is_head=method == "HEAD", upgrade=upgrade)
         try:
             connection.write(head, body)
-            await exchange.head_complete(target.first_byte_timeout_s)
+            await exchange.head_complete(self._heads_within(target.first_byte_timeout_s))
         except BaseException:
             exchange.abort()
             raise
         return exchange
+
+    def _heads_within(self, timeout_s: float) -> Deadlines[Exchange]:
+        """Return the deadlines of heads that have so long: one for each setting there is."""
+        deadlines = self._heads.get(timeout_s)
+        if deadlines is None:
+
+            def late(exchange: Exchange) -> None:
+                exchange.head_is_late(timeout_s)
+
+            deadlines = self._heads[timeout_s] = Deadlines(self._loop, timeout_s, late)
+        return deadlines
 
     async def _connect(self, target: Target) -> UpstreamConnection:
         origin = _origin_of(target)
@@ -328,7 +332,6 @@ class PooledUpstream:
             connection = waiting.pop()
             if not waiting:
                 del self._idle[origin]
-            connection.leave_idle()
             if connection.alive:
                 return connection
         return None
@@ -336,7 +339,7 @@ class PooledUpstream:
     def opened(self, connection: UpstreamConnection) -> None:
         """Count a new connection; it closes by itself if its opener was cancelled meanwhile."""
         self._open.add(connection)
-        connection.enter_idle(self._loop, KEEP_IDLE_S)
+        self._unused.set(connection)
         if self._closed:
             connection.abort()
 
@@ -346,11 +349,16 @@ class PooledUpstream:
             connection.abort()
             return
         self._idle.setdefault(connection.origin, []).append(connection)
-        connection.enter_idle(self._loop, self._keep_idle_s)
+        self._unused.set(connection)
+
+    def use(self, connection: UpstreamConnection) -> None:
+        """Take note that a connection carries a request now."""
+        self._unused.take_back(connection)
 
     def forget(self, connection: UpstreamConnection) -> None:
         """Drop a connection that is gone."""
         self._open.discard(connection)
+        self._unused.take_back(connection)
         waiting = self._idle.get(connection.origin)
         if waiting is not None and connection in waiting:
             waiting.remove(connection)
@@ -363,6 +371,8 @@ class PooledUpstream:
         """Close every connection and wait until the loop has let go of them."""
         self._closed = True
         self._all_closed.clear()
+        for deadlines in (self._unused, *self._heads.values()):
+            deadlines.close()
         for connection in tuple(self._open):
             connection.abort()
         if self._open:
