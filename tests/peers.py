@@ -17,6 +17,7 @@ import contextlib
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -200,7 +201,9 @@ class ScriptedBackend:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for peer in self.peers:
-            peer.writer.transport.abort()
+            # Closed while bytes waited, and done since: asyncio's transport then has no loop left.
+            with suppress(AttributeError):
+                peer.writer.transport.abort()
         await asyncio.sleep(0)
         if error is None and self.errors:
             raise self.errors[0]

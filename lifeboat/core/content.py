@@ -78,12 +78,14 @@ Pauses = Iterable[None]
 
 def read_messages(draft: Draft, value: object, allowances: Allowances) -> Pauses:
     """Read a list of messages (or items), or a bare string as one message."""
+    if type(value) is list:
+        draft.fixed += REPLY_TOKENS + MESSAGE_TOKENS * len(cast("list[object]", value))
+        return read_content(draft, cast("object", value), allowances)
     draft.fixed += REPLY_TOKENS
     if isinstance(value, LongArray):
         return _read_chunks(draft, value, allowances)
-    many = len(cast("list[object]", value)) if isinstance(value, list) else 1
-    draft.fixed += MESSAGE_TOKENS * many
-    return read_content(draft, cast("object", value), allowances)
+    draft.fixed += MESSAGE_TOKENS
+    return read_content(draft, value, allowances)
 
 
 def _read_chunks(draft: Draft, messages: LongArray, allowances: Allowances) -> Iterator[None]:

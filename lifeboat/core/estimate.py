@@ -41,7 +41,11 @@ def quick(shape: Shape) -> Estimate:
     """
     if not shape.sequences:
         return NO_TOKENS
-    tokens = math.ceil(max([sequence.tokens for sequence in shape.sequences]))
+    tokens = math.ceil(
+        shape.sequences[0].tokens
+        if len(shape.sequences) == 1
+        else max([sequence.tokens for sequence in shape.sequences])
+    )
     total = math.ceil(shape.total_tokens)
     around = bounds(shape)
     error = 0.0

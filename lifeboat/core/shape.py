@@ -106,7 +106,7 @@ class _Batch:
 def _measure(draft: Draft, weights: Weights) -> Iterable[TextSize]:
     """Size a draft's texts: NO_TEXT at each pause, and last the size."""
     texts = draft.texts
-    if len(texts) == 1 and isinstance(only := texts[0], str) and len(only) <= PIECE_CHARS:
+    if len(texts) == 1 and type(only := texts[0]) is str and len(only) <= PIECE_CHARS:
         return (size_text(only, weights),)
     return _measure_many(texts, weights)
 
@@ -143,7 +143,7 @@ class _Reader:
         self._has_ids = False
 
     def steps(self, body: object, protocol: Protocol) -> Iterator[None]:
-        if isinstance(body, LongObject):
+        if type(body) is not dict and isinstance(body, LongObject):
             loaded: dict[str, object] = {}
             for part in body.fields():
                 loaded = part

@@ -200,6 +200,8 @@ def model_name(value: object) -> str | None:
         raise BodyError(f"`model` is {_kind(value)}, not a string: send the model's name")
     if len(value) > MODEL_CHARS:
         value = value[:MODEL_CHARS] + "…"
+    if value.isascii():
+        return value
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -21,7 +21,7 @@ from lifeboat.core.vocabulary import Kind, Outcome, Refusal, Verdict
 from lifeboat.door import ABANDONED, Door
 from lifeboat.edge.cors import OFF, Cors
 from lifeboat.edge.failures import exhausted, lost, timed_out
-from lifeboat.edge.headers import answer_facts, client_headers, facts_of, upstream_headers
+from lifeboat.edge.headers import HeadFacts, answer_facts, client_headers, upstream_headers
 from lifeboat.edge.held import HeldAnswer
 from lifeboat.edge.journey import Journey
 from lifeboat.edge.makers import IdWatch, Maker, Makers
@@ -48,6 +48,9 @@ NOT_WORKED_ON = frozenset(
 """Verdicts after which another attempt cannot double any work."""
 LOOKED_INTO = CLASSIFIED_STATUSES | {OVERLOAD_STATUS}
 """Statuses whose answers are kept back until it is known what they mean."""
+
+_NOT_TOLD = frozenset({Verdict.ANSWERED, Verdict.CLIENT_GONE})
+"""No refusal lists such an attempt: it was the last."""
 
 _ENDINGS: dict[Ended, Verdict] = {
     Ended.CLIENT_GONE: Verdict.CLIENT_GONE,
@@ -237,7 +240,7 @@ class Dispatch:
             return self._upstream.send(
                 target, request.method, path, headers, body, once=once, upgrade=True
             )
-        head = facts_of(_sendable(journey)).upstream_head(
+        head = _facts_to_send(journey).upstream_head(
             target,
             request.method,
             path,
@@ -279,19 +282,24 @@ class Dispatch:
         self, journey: Journey, lease: Lease, member: Member, answer: Answer
     ) -> web.StreamResponse | GoOn:
         start = b""
-        if answer.status in LOOKED_INTO:
+        head = answer.head
+        status = head.status
+        if status in LOOKED_INTO:
             start = await error_body(answer)
-        facts = answer_facts(answer.head.form)
-        outcome = classify(
-            answer.status,
-            facts.content_type,
-            start,
-            facts.retry_after,
-            member.kind,
-            bool(member.api_key),
-            wall_now=self._wall(),
-        )
-        if _is_event_stream(journey, member, answer):
+        facts = answer_facts(head.form)
+        if status < 400 and facts.retry_after is None:
+            outcome = facts.answered
+        else:
+            outcome = classify(
+                status,
+                facts.content_type,
+                start,
+                facts.retry_after,
+                member.kind,
+                bool(member.api_key),
+                wall_now=self._wall(),
+            )
+        if journey.stream and _is_event_stream(member, status, facts.content_type):
             start, refused = await first_event(answer)
             if refused:
                 outcome = Outcome(Verdict.SATURATED, answer.status)
@@ -335,7 +343,8 @@ class Dispatch:
     ) -> RelayEnd:
         """Commit an answer and pass its bytes on; the request's body is not needed any more."""
         journey.drop_body()
-        journey.status = answer.status
+        head = answer.head
+        journey.status = head.status
         journey.backend = backend
         lines = self._client_lines(journey, answer, backend)
 
@@ -347,8 +356,8 @@ class Dispatch:
         end = await relay(
             journey.request,
             answer,
-            answer.status,
-            answer.reason,
+            head.status,
+            head.reason,
             lines,
             first=start,
             write_timeout_s=self.rules.write_timeout_s,
@@ -365,7 +374,7 @@ class Dispatch:
         if not lease.open:
             return
         journey.verdict = outcome.verdict
-        if outcome.verdict is not Verdict.CLIENT_GONE:
+        if outcome.verdict not in _NOT_TOLD:
             journey.attempts.append(Attempt(lease.backend, outcome.verdict, detail, outcome.status))
         self._door.close(lease, outcome)
 
@@ -385,16 +394,17 @@ def _tried_elsewhere(outcome: Outcome) -> bool:
     return outcome.verdict in NOT_WORKED_ON
 
 
-def _is_event_stream(journey: Journey, member: Member, answer: Answer) -> bool:
+def _is_event_stream(member: Member, status: int, content_type: str | None) -> bool:
     """Say whether the first event decides: vLLM refuses streamed requests inside a 200."""
-    if member.kind is not Kind.VLLM or not journey.stream or answer.status != 200:
+    if member.kind is not Kind.VLLM or status != 200:
         return False
-    content_type = answer_facts(answer.head.form).content_type
     return content_type is not None and content_type.lower().startswith("text/event-stream")
 
 
-def _sendable(journey: Journey) -> Headers:
-    """Return the client's headers, less an encoding that an alias made us undo."""
+def _facts_to_send(journey: Journey) -> HeadFacts:
+    """Return what is known of the client's headers, less an encoding that an alias made us undo."""
     if not journey.drop_encoding:
-        return journey.headers
-    return Headers(line for line in journey.headers if line[0].lower() != b"content-encoding")
+        return journey.facts
+    return HeadFacts(
+        Headers(line for line in journey.headers if line[0].lower() != b"content-encoding")
+    )

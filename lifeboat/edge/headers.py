@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
-from lifeboat.core.vocabulary import Priority
+from lifeboat.core.vocabulary import Outcome, Priority, Verdict
 from lifeboat.wire.answer_head import HOLE, HeadForm
 from lifeboat.wire.downstream import ClientLines
 from lifeboat.wire.headers import Headers, RawHeaders, header_block, tokens_of
@@ -241,14 +242,16 @@ def _crossing_to_client(source: Headers) -> RawHeaders:
 class AnswerFacts:
     """What the router reads off the head of an answer, found out once and kept with its form.
 
-    content_type, retry_after: as the backend said them, None where it did not.
+    content_type, retry_after: as the backend said them, None where it did not. answered: the
+    outcome of an answer that means what its status says.
     """
 
-    __slots__ = ("_has_length", "_holes", "_texts", "content_type", "retry_after")
+    __slots__ = ("_has_length", "_holes", "_texts", "answered", "content_type", "retry_after")
 
     def __init__(self, form: HeadForm) -> None:
         self.content_type = _first_text(form.lines, b"content-type")
         self.retry_after = _first_text(form.lines, b"retry-after")
+        self.answered = Outcome(Verdict.ANSWERED, form.status)
         crossing = _crossing_to_client(form.lines)
         self._has_length = any(name.lower() == b"content-length" for name, _ in crossing)
         pieces = HOLE.split(header_block(crossing))
@@ -268,7 +271,7 @@ class AnswerFacts:
             lines += values[hole] + text
         own = _OWN_LINES % (
             wait_ms,
-            header_text(backend),
+            _backend_text(backend),
             attempts,
             request_id.encode("ascii"),
         )
@@ -313,6 +316,10 @@ def header_text(text: str) -> bytes:
     """Return text as a header value: what could break or forge a line becomes `?`."""
     clean = "".join(char if char >= " " and char != "\x7f" else "?" for char in text)
     return clean.encode("utf-8", "replace").strip()
+
+
+_backend_text = lru_cache(maxsize=256)(header_text)
+"""Names of backends come again with every answer."""
 
 
 def sane_request_id(raw: bytes | str | None, new_id: Callable[[], str]) -> str:

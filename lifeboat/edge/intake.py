@@ -17,11 +17,10 @@ from lifeboat.core.ledger import READING, BodyLedger
 from lifeboat.core.textsize import Weights
 from lifeboat.core.vocabulary import Reason, Refusal
 from lifeboat.core.weights import DEFAULT_WEIGHTS
-from lifeboat.edge.bodyscan import ParsedBody, parse_json
+from lifeboat.edge.bodyscan import AT_ONCE_BYTES, ParsedBody, parse_json
 from lifeboat.edge.decoding import decode_body
 from lifeboat.edge.endpoints import BodyKind
 from lifeboat.edge.faults import BodyError, BodyTooLargeError
-from lifeboat.edge.headers import facts_of
 from lifeboat.edge.journey import Journey
 from lifeboat.edge.multipart import parse_multipart
 from lifeboat.edge.slices import YieldNow
@@ -51,13 +50,20 @@ async def read_body(journey: Journey, rules: IntakeRules) -> bytes | Refusal:
         return _too_large(length, rules.max_body_bytes)
     if not ledger.has_room(READING, length or 0):
         return _no_memory(ledger, length or 0)
+    content = request.content
+    piece = b""
+    if length is not None and length <= AT_ONCE_BYTES:
+        piece = content.read_nowait()
+        if len(piece) == length:
+            # It came with its head, as small ones do: it is charged once its pool is known.
+            return piece
     if length:
         journey.hold(length)
     if _waits_for_continue(journey):
         await request.writer.write(CONTINUE)
-    content = request.content
-    whole: BytesIO | None = None
-    read_bytes = 0
+    whole = BytesIO()
+    whole.write(piece)
+    read_bytes = len(piece)
     while True:
         piece = content.read_nowait()
         if not piece:
@@ -77,15 +83,10 @@ async def read_body(journey: Journey, rules: IntakeRules) -> bytes | Refusal:
             if not ledger.has_room(READING, len(piece)):
                 return _no_memory(ledger, len(piece))
             journey.hold(len(piece))
-        if whole is None:
-            if read_bytes == length and content.at_eof():
-                # It came in one piece, as small ones do.
-                return piece
-            whole = BytesIO()
         whole.write(piece)
     # Hands out its own memory: joining 64 MiB of pieces would keep the loop for 40 ms, and hold
     # the body twice.
-    return b"" if whole is None else whole.getvalue()
+    return whole.getvalue()
 
 
 async def parse_body(
@@ -95,7 +96,7 @@ async def parse_body(
 
     yield_now: between two slices of work, one for all who read.
     """
-    facts = facts_of(journey.headers)
+    facts = journey.facts
     try:
         plain = body
         encodings = facts.encodings
@@ -138,7 +139,7 @@ def _is_multipart(kind: BodyKind, content_type: str) -> bool:
 
 def _waits_for_continue(journey: Journey) -> bool:
     """RFC 9110, section 10.1.1: of an HTTP/1.0 client the expectation is ignored."""
-    return facts_of(journey.headers).awaits_continue and journey.request.version >= HttpVersion11
+    return journey.facts.awaits_continue and journey.request.version >= HttpVersion11
 
 
 def _too_large(size_bytes: int, bound_bytes: int) -> Refusal:

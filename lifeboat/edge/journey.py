@@ -23,6 +23,7 @@ from lifeboat.core.vocabulary import (
     Verdict,
 )
 from lifeboat.edge.endpoints import Endpoint
+from lifeboat.edge.headers import HeadFacts
 from lifeboat.edge.refuse import Attempt
 from lifeboat.observe.events import CLIENT_LEFT_STATUS, Finished, GoneAt, Observers, RetryCause
 from lifeboat.wire.headers import Headers
@@ -35,9 +36,10 @@ MODEL_SHOWN_CHARS = 200
 class Journey:
     """The mutable record of one request.
 
-    started_at: clock seconds at its head. body: the bytes to be sent, dropped at the commit of an
-        answer. pool: the one it is counted under, None before it is known. account: where the
-        ledger holds its bytes. sends: requests that may have reached a backend.
+    facts: read off its headers. started_at: clock seconds at its head. body: the bytes to be sent,
+        dropped at the commit of an answer. pool: the one it is counted under, None before it is
+        known. account: where the ledger holds its bytes. sends: requests that may have reached a
+        backend.
     sent_path: the path and query for the backend, None where they are the client's.
     parked_since: clock seconds since when it waits for a slot, None while it does not.
     status: what the client was sent, None before a head. reason: why we refused, if we did.
@@ -46,6 +48,7 @@ class Journey:
     request: web.BaseRequest
     endpoint: Endpoint
     headers: Headers
+    facts: HeadFacts
     request_id: str
     started_at: float
     ledger: BodyLedger
@@ -98,16 +101,28 @@ class Journey:
         self.ledger.take(self.account, count_bytes)
         self.held_bytes += count_bytes
 
-    def move_to(self, account: str) -> None:
-        """Charge the body to its pool, now that it is known."""
-        self.ledger.move(self.account, account, self.held_bytes)
+    def charge(self, account: str) -> bool:
+        """Charge the body to its pool, now that it is known; return whether there is room."""
+        ledger, held_bytes = self.ledger, self.held_bytes
+        if not held_bytes:
+            # A small one, which came whole and was not charged while it was read.
+            if not ledger.has_room(account, self.body_bytes):
+                return False
+            self.account = account
+            self.hold(self.body_bytes)
+            return True
+        if not ledger.fits(self.account, account, held_bytes):
+            return False
+        ledger.move(self.account, account, held_bytes)
         self.account = account
+        return True
 
     def drop_body(self) -> None:
         """Give the body's memory back: an answer is committed, or the request is over."""
         self.body = None
-        self.ledger.give_back(self.account, self.held_bytes)
-        self.held_bytes = 0
+        if self.held_bytes:
+            self.ledger.give_back(self.account, self.held_bytes)
+            self.held_bytes = 0
 
     def about_to_send(self, backend: str, now: float) -> None:
         """Note a send; every one beyond the first has the last attempt's verdict as its cause."""

@@ -17,7 +17,7 @@ from aiohttp import web
 from lifeboat.core.estimate import bounds, near_border, needs_count, quick
 from lifeboat.core.ledger import BodyLedger
 from lifeboat.core.rejections import ErrorType
-from lifeboat.core.vocabulary import NO_TOKENS, Ask, Estimate, Reason, Refusal
+from lifeboat.core.vocabulary import Ask, Reason, Refusal
 from lifeboat.counting import TokenCounter
 from lifeboat.door import CLIENT_GONE, Door
 from lifeboat.edge.bodyscan import splice_model
@@ -111,6 +111,7 @@ class Proxy:
             request,
             endpoint,
             headers,
+            facts,
             facts.given_id or self._new_id(),
             self._door.clock(),
             self._ledger,
@@ -142,7 +143,7 @@ class Proxy:
             journey.finish(self._observers, self._door.clock(), self._wall())
 
     async def _travel(self, journey: Journey) -> web.StreamResponse:
-        shown = facts_of(journey.headers).keys
+        shown = journey.facts.keys
         if journey.endpoint.upgrades:
             shown += protocol_keys(journey.headers)
         if not self._keys.admits(shown):
@@ -165,9 +166,8 @@ class Proxy:
             return self._refuse(journey, ask)
         journey.ask = ask
         journey.pool = self._door.pool_of(ask.model)
-        if not self._ledger.fits(journey.account, journey.pool, journey.held_bytes):
+        if not journey.charge(journey.pool):
             return self._refuse(journey, self._door.bytes_full(journey.pool, self._ledger))
-        journey.move_to(journey.pool)
         self._sweep.watch(journey.request)
         return await self._serve(journey, ask)
 
@@ -182,7 +182,7 @@ class Proxy:
         if endpoint.model is ModelRule.IN_QUERY:
             return self._in_query(journey)
         if endpoint.body is BodyKind.NONE:
-            return self._ask(journey, None, NO_TOKENS)
+            return self._ask(journey, None)
         parsed = await parse_body(journey, body, self.rules.intake, self._yield_now)
         if isinstance(parsed, Refusal):
             return parsed
@@ -190,19 +190,28 @@ class Proxy:
         journey.stream = parsed.stream
         journey.stored = parsed.store is not False
         shape = parsed.shape
-        asked = self._ask(journey, parsed.model, quick(shape))
-        if isinstance(asked, Refusal):
-            return asked
-        resolved = self._fleet.resolve(asked.model)
+        model = self._model(journey, parsed.model)
+        if isinstance(model, Refusal):
+            return model
+        resolved = self._fleet.resolve(model)
         if resolved.rewrite is not None and parsed.model is not None:
             journey.body = splice_model(parsed, resolved.rewrite)
             journey.drop_encoding = parsed.plain is not body
-        deadline_s = facts_of(journey.headers).deadline_s
+        deadline_s = journey.facts.deadline_s
         if deadline_s is not None:
             # What reading the body took is gone already.
             deadline_s = max(0.0, deadline_s - (self._door.clock() - journey.started_at))
-        ask = replace(asked, model=resolved.model, body_bytes=len(body), patience_s=deadline_s)
-        journey.estimate = ask.estimate
+        journey.estimate = quick(shape)
+        ask = Ask(
+            resolved.model,
+            endpoint.capability,
+            journey.estimate,
+            journey.priority,
+            len(body),
+            endpoint.gated,
+            None,
+            deadline_s,
+        )
         caps = self._door.caps(ask.model, ask.capability)
         counter = self._counter
         if caps and counter is not None and needs_count(ask.estimate, caps, bounds(shape)):
@@ -219,7 +228,7 @@ class Proxy:
     def _in_query(self, journey: Journey) -> Ask | Refusal:
         raw_path = journey.request.raw_path
         journey.model = model_in_query(raw_path)
-        asked = self._ask(journey, journey.model or None, NO_TOKENS)
+        asked = self._ask(journey, journey.model or None)
         if isinstance(asked, Refusal):
             return asked
         resolved = self._fleet.resolve(asked.model)
@@ -227,7 +236,16 @@ class Proxy:
             journey.sent_path = with_model(raw_path, resolved.rewrite)
         return replace(asked, model=resolved.model)
 
-    def _ask(self, journey: Journey, model: str | None, estimate: Estimate) -> Ask | Refusal:
+    def _ask(self, journey: Journey, model: str | None) -> Ask | Refusal:
+        """Return what a request without input asks."""
+        chosen = self._model(journey, model)
+        if isinstance(chosen, Refusal):
+            return chosen
+        endpoint = journey.endpoint
+        return Ask(chosen, endpoint.capability, priority=journey.priority, gated=endpoint.gated)
+
+    def _model(self, journey: Journey, model: str | None) -> str | Refusal:
+        """Return the name that is meant."""
         endpoint = journey.endpoint
         if model is None or (model == "" and not endpoint.model_required):
             if endpoint.model_required:
@@ -240,7 +258,7 @@ class Proxy:
                 return _ambiguous(chosen)
             # Nothing could be meant: the gate says why, a missing capability first.
             model = "" if isinstance(chosen, Ambiguous) else chosen
-        return Ask(model, endpoint.capability, estimate, journey.priority, gated=endpoint.gated)
+        return model
 
     def _by_id(self, journey: Journey) -> Ask | web.StreamResponse:
         object_id = journey.endpoint.object_id(journey.request.raw_path) or ""
@@ -277,7 +295,8 @@ class Proxy:
                 if isinstance(admission, Refusal):
                     return await self._turned_away(journey, admission, held, parked_before_s)
                 journey.place = admission.place
-                if client_gone(journey.request):
+                # Who was not parked was heard a moment ago.
+                if admission.place.parked_s and client_gone(journey.request):
                     self._door.close(admission, CLIENT_GONE)
                     raise ConnectionResetError("the client left while its request was parked")
                 result = await self._dispatch.attempt(journey, admission)

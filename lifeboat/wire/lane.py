@@ -26,7 +26,7 @@ from aiohttp.helpers import rfc822_formatted_time
 
 from lifeboat.wire.downstream import Relayed
 from lifeboat.wire.lane_head import HeadReader, may_begin
-from lifeboat.wire.lane_request import LaneRequest
+from lifeboat.wire.lane_request import LaneRequest, LaneWriter
 
 _log = logging.getLogger("lifeboat.wire")
 
@@ -113,6 +113,7 @@ class LaneConnection(asyncio.Protocol):
         "reading_paused",
         "remote",
         "transport",
+        "writer",
         "writing_paused",
     )
 
@@ -123,7 +124,8 @@ class LaneConnection(asyncio.Protocol):
         self.remote: str | None = None
         self.writing_paused = False
         self.reading_paused = False
-        self._buffer = bytearray()
+        self._buffer = b""
+        self.writer = LaneWriter(self)
         self._request: LaneRequest | None = None
         self._task: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
@@ -174,31 +176,32 @@ class LaneConnection(asyncio.Protocol):
                 self.pause_reading()
             if not data:
                 return
-        self._buffer += data
         if self._is_serving:
+            self._buffer += data
             if len(self._buffer) > READ_AHEAD_BYTES:
                 self.pause_reading()
             return
-        self._look_for_head()
+        self._look_for_head(self._buffer + data if self._buffer else data)
 
     # -- heads ----------------------------------------------------------------------------------
 
-    def _look_for_head(self) -> None:
+    def _look_for_head(self, data: bytes) -> None:
         """Begin to serve the next head, if it is complete and plain; else wait, or hand over."""
-        buffer = self._buffer
-        end = buffer.find(b"\r\n\r\n")
+        end = data.find(b"\r\n\r\n")
         if end < 0:
+            self._buffer = data
             # A line end alone, or bytes that begin no request: aiohttp's parser decides.
-            if len(buffer) > MAX_HEAD_BYTES or not may_begin(buffer):
+            if len(data) > MAX_HEAD_BYTES or not may_begin(data):
                 self._hand_over()
             return
-        head = self._lane.heads.read(bytes(buffer[: end + 4])) if end < MAX_HEAD_BYTES else None
+        head = self._lane.heads.read(data[: end + 4]) if end < MAX_HEAD_BYTES else None
         if head is None:
+            self._buffer = data
             self._hand_over()
             return
-        rest = bytes(buffer[end + 4 :])
-        self._request = request = LaneRequest(self, head)
-        self._buffer = bytearray(request.content.feed(rest))
+        self._request = request = LaneRequest(self, *head)
+        rest = data[end + 4 :]
+        self._buffer = request.content.feed(rest) if rest else rest
         self._is_serving = True
         if self._task is None:
             self._task = self._lane.tasks.create_task(self._serve())
@@ -218,8 +221,8 @@ class LaneConnection(asyncio.Protocol):
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         self.resume_reading()
-        protocol.data_received(bytes(self._buffer))
-        self._buffer.clear()
+        protocol.data_received(self._buffer)
+        self._buffer = b""
 
     # -- serving --------------------------------------------------------------------------------
 
@@ -262,7 +265,7 @@ class LaneConnection(asyncio.Protocol):
         self._since = self.loop.time()
         self.resume_reading()
         if self._buffer:
-            self._look_for_head()
+            self._look_for_head(self._buffer)
         return self.transport is not None and self._task is not None
 
     async def _part(self, request: LaneRequest) -> None:

@@ -100,17 +100,21 @@ class HeadReader:
         self._wanted = wanted
         self._known: dict[bytes, Head] = {}
 
-    def read(self, head: bytes) -> Head | None:
-        """Return a head, given with its blank line; None if it is not plain, or not wanted."""
+    def read(self, head: bytes) -> tuple[Head, int] | None:
+        """Return a head, given with its blank line, and the length of the body behind it.
+
+        None if it is not plain, or not wanted. Its own `length` is that of its first twin.
+        """
         found = _LENGTH_LINE.search(head)
         if found is None:
             key, length = head, 0
         else:
-            key, length = head[: found.start()] + head[found.end() :], int(found.group(1))
+            start, end = found.span()
+            key, length = head[:start] + head[end:], int(found.group(1))
         known = self._known.get(key)
         # A GET with a length is the twin of one without: but it is not plain.
         if known is not None and known.has_length is (found is not None):
-            return Head(known.method, known.raw_path, known.headers, length, known.has_length)
+            return known, length
         parsed = parse_head(head)
         if parsed is None or not self._wanted(parsed.method, parsed.raw_path):
             return None
@@ -121,7 +125,7 @@ class HeadReader:
             if len(self._known) >= MOST_HEADS:
                 del self._known[next(iter(self._known))]
             self._known[key] = parsed
-        return parsed
+        return parsed, parsed.length
 
 
 def may_begin(start: bytes | bytearray) -> bool:

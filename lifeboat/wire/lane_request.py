@@ -22,6 +22,7 @@ class Connection(Protocol):
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport | None
     remote: str | None
+    writer: LaneWriter
     writing_paused: bool
 
     def resume_reading(self) -> None:
@@ -113,36 +114,30 @@ class LaneWriter:
 class LaneRequest:
     """One request on the lane, in the shape that the edge knows from aiohttp."""
 
-    __slots__ = ("_connection", "content", "head", "writer")
+    __slots__ = ("_connection", "content", "head", "length", "method", "raw_headers", "raw_path")
 
     version = HttpVersion11
     scheme = "http"
 
-    def __init__(self, connection: Connection, head: Head) -> None:
+    def __init__(self, connection: Connection, head: Head, length: int) -> None:
+        """length: of the body, as this request declared it."""
         self._connection = connection
         self.head = head
-        self.content = LaneBody(connection, head.length)
-        self.writer = LaneWriter(connection)
+        self.length = length
+        self.method = head.method
+        self.raw_path = head.raw_path
+        self.raw_headers: Headers = head.headers
+        self.content = LaneBody(connection, length)
 
     @property
-    def method(self) -> str:
-        """POST or GET."""
-        return self.head.method
-
-    @property
-    def raw_path(self) -> str:
-        """The request target as it came."""
-        return self.head.raw_path
-
-    @property
-    def raw_headers(self) -> Headers:
-        """The header lines as they came."""
-        return self.head.headers
+    def writer(self) -> LaneWriter:
+        """The writing side."""
+        return self._connection.writer
 
     @property
     def content_length(self) -> int | None:
         """The declared length, None without one."""
-        return self.head.length if self.head.has_length else None
+        return self.length if self.head.has_length else None
 
     @property
     def body_exists(self) -> bool:
