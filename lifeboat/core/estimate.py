@@ -15,7 +15,7 @@ from lifeboat.core.shape import Shape
 from lifeboat.core.vocabulary import NO_TOKENS, Estimate, EstimateMethod
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Bounds:
     """The longest sequence has at least `low` and at most `high` tokens under the encoding."""
 
@@ -25,6 +25,9 @@ class Bounds:
 
 def bounds(shape: Shape) -> Bounds:
     """Return what is certain of the longest sequence; low == high where nothing is guessed."""
+    if len(shape.sequences) == 1:
+        only = shape.sequences[0]
+        return Bounds(only.fixed + only.size.low, math.ceil(only.fixed + only.size.high))
     low, high = 0, 0.0
     for sequence in shape.sequences:
         low = max(low, sequence.fixed + sequence.size.low)

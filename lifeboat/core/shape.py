@@ -47,7 +47,7 @@ _PAUSE_EVERY = 256
 """Sequences sized between two pauses: about 2 ms of CPU."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sequence:
     """One sequence that a model would be given.
 
@@ -65,7 +65,7 @@ class Sequence:
         return self.fixed + self.size.tokens
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Shape:
     """What a request asks a model to read. It refers to the body's text: do not keep it parked.
 
@@ -138,9 +138,21 @@ class _Reader:
         self._allowances = allowances
         self._weights = weights
         self._base = Draft()
-        self._left = _Batch()
-        self._batch = _Batch()
+        self._left: _Batch | None = None
+        self._batch: _Batch | None = None
         self._has_ids = False
+
+    def read(self, body: dict[str, object], protocol: Protocol) -> Shape:
+        """Read a parsed body at once, without a pause."""
+        for name, role in INPUT_FIELDS[protocol].items():
+            value = body.get(name)
+            if value is not None:
+                for _ in self._field(value, role):
+                    pass
+        size = NO_TEXT
+        for measured in _measure(self._base, self._weights):
+            size = measured
+        return self._shape(size)
 
     def steps(self, body: object, protocol: Protocol) -> Iterator[None]:
         if type(body) is not dict and isinstance(body, LongObject):
@@ -169,8 +181,10 @@ class _Reader:
             case Role.FORMAT:
                 return read_format(base, value)
             case Role.PAIRED:
+                self._left = self._left or _Batch()
                 return self._prompts(value, self._left)
             case Role.PROMPTS:
+                self._batch = self._batch or _Batch()
                 return self._prompts(value, self._batch)
 
     def _prompts(self, value: object, batch: _Batch) -> Iterator[None]:
@@ -222,25 +236,30 @@ class _Reader:
         for size in _measure(self._base, self._weights):
             base_size = size
             yield None
+        yield self._shape(base_size)
+
+    def _shape(self, base_size: TextSize) -> Shape:
         base = Sequence(tuple(self._base.texts), self._base.fixed, base_size)
         rights = self._paired()
         if not rights:
             sequences = (base,) if base.texts or base.fixed else ()
-            yield Shape(sequences, base.tokens, self._has_ids)
-            return
+            return Shape(sequences, base.tokens, self._has_ids)
         joined = [_join(base, sequence) for sequence in rights]
-        rest = self._batch.count - len(rights) if self._left.count == 0 else 0
         total = sum(sequence.tokens for sequence in joined)
-        if rest > 0:
-            kept = sum(sequence.tokens for sequence in rights)
-            total += self._batch.total_tokens - kept + rest * base.tokens
-        yield Shape(tuple(joined), total, self._has_ids)
+        batch = self._batch
+        if batch is not None and (self._left is None or not self._left.count):
+            rest = batch.count - len(rights)
+            if rest > 0:
+                kept = sum(sequence.tokens for sequence in rights)
+                total += batch.total_tokens - kept + rest * base.tokens
+        return Shape(tuple(joined), total, self._has_ids)
 
     def _paired(self) -> list[Sequence]:
         """The batch, each sequence with its left side where the request has pairs."""
-        if not self._left.count and not self._batch.count:
+        if self._left is None and self._batch is None:
             return []  # a conversation
-        lefts, rights = self._left.in_order(), self._batch.in_order()
+        lefts = [] if self._left is None else self._left.in_order()
+        rights = [] if self._batch is None else self._batch.in_order()
         if not lefts or not rights:
             return rights or lefts
         if len(lefts) == len(rights):
@@ -283,6 +302,8 @@ def read_shape(
 ) -> Shape:
     """Read the shape of a parsed body at once. Never raises, whatever the JSON."""
     reader = _Reader(_allowances(image_tokens, audio_bytes_per_token), weights)
+    if type(body) is dict:
+        return reader.read(cast("dict[str, object]", body), protocol)
     for _ in reader.steps(body, protocol):
         pass
     last: Shape | None = None

@@ -149,7 +149,7 @@ class Weights:
     high_factor: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Counts:
     """What was counted in a text.
 
@@ -245,11 +245,12 @@ def size_text(text: str, weights: Weights) -> TextSize:
         return NO_TEXT
     counts = count_features(text)
     amounts, parts = counts.by_feature, len(_ASCII_FEATURES)
-    tokens: float = sum(map(mul, amounts[:parts], weights.by_feature))
+    is_ascii = len(amounts) == parts
+    tokens: float = sum(map(mul, amounts if is_ascii else amounts[:parts], weights.by_feature))
     high = counts.ascii_chars
     if _is_plausible(counts):
         high = min(high, tokens * weights.high_factor + SHORT_SLACK)
-    if len(amounts) > parts:
+    if not is_ascii:
         tokens = sum(map(mul, amounts[parts:], weights.by_feature[parts:]), tokens)
         # Beyond ASCII a token a byte, and the blank before each run, which may stand alone there.
         high += counts.raw_bytes - counts.ascii_chars + amounts[-1]

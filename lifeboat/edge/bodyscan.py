@@ -49,7 +49,7 @@ class BodyKind(StrEnum):
     MULTIPART = "multipart"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ParsedBody:
     """What routing needs of a body.
 
@@ -108,37 +108,63 @@ async def parse_json(
     body: decoded (see `decoding`), at most the body limit. yield_now: awaited before and
     between slices; pass one `Turnstile.turn` for all bodies.
     """
+    if len(body) <= AT_ONCE_BYTES:
+        return parse_at_once(body, protocol, image_tokens, audio_bytes_per_token, weights)
     spans: tuple[tuple[int, int], ...] | None = None
-    if len(body) > AT_ONCE_BYTES:
-        await yield_now()
+    await yield_now()
     if _is_small(body):
         parsed = parse_bounded(body)
     else:
         parsed, spans = await _parse_in_slices(body, yield_now)
+    fields = _fields(parsed)
+    model = model_name(fields.get("model"))
+    steps = shape_steps(
+        fields,
+        protocol,
+        image_tokens=image_tokens,
+        audio_bytes_per_token=audio_bytes_per_token,
+        weights=weights,
+    )
+    shape = await last_of(steps, yield_now) or Shape()
+    return _parsed(fields, model, shape, body, spans)
+
+
+def parse_at_once(
+    body: bytes,
+    protocol: Protocol,
+    image_tokens: int,
+    audio_bytes_per_token: int,
+    weights: Weights,
+) -> ParsedBody:
+    """Parse a JSON body of at most AT_ONCE_BYTES. Raises BodyError."""
+    fields = _fields(parse_bounded(body))
+    model = model_name(fields.get("model"))
+    shape = read_shape(fields, protocol, image_tokens, audio_bytes_per_token, weights)
+    return _parsed(fields, model, shape, body, None)
+
+
+def _fields(parsed: object) -> dict[str, object]:
     if not isinstance(parsed, dict):
         raise BodyError(f"the body is {_kind(parsed)}, not a JSON object: send an object")
-    fields = cast("dict[str, object]", parsed)
-    model = model_name(fields.get("model"))
-    if len(body) <= AT_ONCE_BYTES:
-        shape = read_shape(fields, protocol, image_tokens, audio_bytes_per_token, weights)
-    else:
-        steps = shape_steps(
-            fields,
-            protocol,
-            image_tokens=image_tokens,
-            audio_bytes_per_token=audio_bytes_per_token,
-            weights=weights,
-        )
-        shape = await last_of(steps, yield_now) or Shape()
+    return cast("dict[str, object]", parsed)
+
+
+def _parsed(
+    fields: dict[str, object],
+    model: str | None,
+    shape: Shape,
+    body: bytes,
+    spans: tuple[tuple[int, int], ...] | None,
+) -> ParsedBody:
     store = fields.get("store")
     return ParsedBody(
-        model=model,
-        stream=fields.get("stream") is True,
-        store=store if isinstance(store, bool) else None,
-        shape=shape,
-        body_kind=BodyKind.JSON,
-        plain=body,
-        known_model_spans=spans,
+        model,
+        fields.get("stream") is True,
+        store if isinstance(store, bool) else None,
+        shape,
+        BodyKind.JSON,
+        body,
+        spans,
     )
 
 

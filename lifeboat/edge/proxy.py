@@ -160,10 +160,8 @@ class Proxy:
         journey.body_bytes = len(body)
         journey.body = body if body or journey.request.body_exists else None
         ask = await self._understand(journey, body)
-        if isinstance(ask, web.StreamResponse):
-            return ask
-        if isinstance(ask, Refusal):
-            return self._refuse(journey, ask)
+        if not isinstance(ask, Ask):
+            return self._refuse(journey, ask) if isinstance(ask, Refusal) else ask
         journey.ask = ask
         journey.pool = self._door.pool_of(ask.model)
         if not journey.charge(journey.pool):
