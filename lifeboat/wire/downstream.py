@@ -191,11 +191,7 @@ async def relay(
         stream.start(_response_head(request, status, reason, lines.block, framing))
         await stream.pass_on(first or answer.take_ready())
         # A small answer came whole with its head: then there is nothing to wait for.
-        while (
-            piece := answer.take_ready()
-            if answer.ended
-            else await answer.read(stream.pass_straight)
-        ):
+        while piece := answer.take_ready() if answer.ended else await answer.read(stream):
             await stream.pass_on(piece)
         if framing.chunked or request.protocol.writing_paused:
             await stream.finish()
@@ -313,6 +309,17 @@ class _ClientStream:
         if transport is None or transport.is_closing() or self._request.protocol.writing_paused:
             return False
         transport.write(self._framed(piece))
+        return True
+
+    def pass_chunks(self, chunks: bytes, size: int) -> bool:
+        """Write whole chunks as they came; False, with nothing done, where they may not go so."""
+        if not self._chunked or self._head or not self.body_bytes:
+            return False
+        transport = self._request.transport
+        if transport is None or transport.is_closing() or self._request.protocol.writing_paused:
+            return False
+        self.body_bytes += size
+        transport.write(chunks)
         return True
 
     def _framed(self, piece: bytes) -> bytes:

@@ -201,6 +201,13 @@ class Exchange:
         if self._closed:
             return
         reader = self._reader
+        straight = self._straight
+        if straight is not None and (size := reader.whole_chunks(data)):
+            # The events of a stream, as nearly all of them come: nothing is cut out or put back.
+            waiter = self._waiter
+            if waiter is not None and not waiter.done() and straight.pass_chunks(data, size):
+                self._waiting_since = self._loop.time()
+                return
         try:
             reader.feed(data)
         except BadAnswerError as error:
@@ -227,7 +234,7 @@ class Exchange:
         self._waiting_since = self._loop.time()
         reader = self._reader
         while piece := reader.take(MOST_BYTES_A_READ):
-            if not straight(piece):
+            if not straight.pass_straight(piece):
                 reader.put_back(piece)
                 return False
         return True

@@ -28,6 +28,7 @@ MAX_LINE_BYTES = 8 * 1024
 MAX_TRAILER_BYTES = 64 * 1024
 
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15}+)[ \t]*+(?:;[^\n]*+)?\r?\n")
+_PLAIN_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 _HEAD_END = re.compile(rb"\n\r?\n")
 
 
@@ -41,6 +42,7 @@ class ResponseReader:
 
     __slots__ = (
         "_carry",
+        "_chunk_start",
         "_is_head",
         "_left",
         "_state",
@@ -69,6 +71,7 @@ class ResponseReader:
         # The state is the method that reads the next part; it returns the new position, or -1 when
         # the part is not complete yet.
         self._state: Callable[[bytes, int], int] = self._read_head
+        self._chunk_start: Callable[[bytes, int], int] | None = None
 
     def feed(self, data: bytes) -> None:
         """Take bytes as they came. Raises BadAnswerError when they are no valid response."""
@@ -85,6 +88,26 @@ class ResponseReader:
                 self._carry = data[position:]
                 return
             position = after
+
+    def whole_chunks(self, data: bytes) -> int:
+        """Return the size of the pieces in a read that is whole, plain chunks and nothing else.
+
+        0 for any other, and while pieces wait: then `feed` it. Such a read may be passed on as it
+        came, and leaves the reader as it was.
+        """
+        if self._state is not self._chunk_start or self._carry or self.pieces:
+            return 0
+        at, end, total = 0, len(data), 0
+        while at < end:
+            match = _PLAIN_CHUNK.match(data, at)
+            if match is None:
+                return 0
+            size = int(match.group(1), 16)
+            at = match.end() + size + 2
+            if not size or at > end or data[at - 2 : at] != b"\r\n":
+                return 0
+            total += size
+        return total
 
     def feed_eof(self) -> None:
         """The peer closed in order. Raises BadAnswerError unless that completes the answer."""
@@ -146,7 +169,7 @@ class ResponseReader:
             case BodyEnd.NOTHING:
                 self.done = True
             case BodyEnd.CHUNKED:
-                self._state = self._read_chunk_size
+                self._state = self._chunk_start = self._read_chunk_size
             case BodyEnd.LENGTH:
                 self._left = length
                 self.done = length == 0
@@ -206,7 +229,7 @@ class ResponseReader:
             return -1
         if data[position:end] not in (b"", b"\r"):
             raise BadAnswerError("the chunked framing is broken: no line end after a chunk")
-        self._state = self._read_chunk_size
+        self._state = self._chunk_start or self._read_chunk_size
         return end + 1
 
     def _read_trailer(self, data: bytes, position: int) -> int:

@@ -141,9 +141,16 @@ class UpstreamError(Exception):
         self.fresh_retry = fresh_retry
 
 
-Straight = Callable[[bytes], bool]
-"""Takes a piece (True), or leaves it to be returned by `read` (False); synchronous, and may not
-raise."""
+class Straight(Protocol):
+    """Takes pieces in the step in which they came; synchronous, and may not raise."""
+
+    def pass_straight(self, piece: bytes) -> bool:
+        """Take a piece (True), or leave it to be returned by `read` (False)."""
+        ...
+
+    def pass_chunks(self, chunks: bytes, size: int) -> bool:
+        """The same for pieces in the chunked framing they came in. size: of the pieces alone."""
+        ...
 
 
 class Answer(Protocol):
