@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lifeboat.core.vocabulary import Priority
 from lifeboat.edge.headers import (
+    answer_facts,
     client_headers,
     deadline_of,
+    facts_of,
     header_text,
     presented_keys,
     priority_of,
@@ -17,7 +21,10 @@ from lifeboat.edge.headers import (
     sane_request_id,
     upstream_headers,
 )
-from lifeboat.wire.upstream import Target
+from lifeboat.wire.answer_head import parse_head
+from lifeboat.wire.downstream import ClientLines
+from lifeboat.wire.headers import Headers, header_block
+from lifeboat.wire.upstream import Target, head_start
 
 HOP = [
     (b"Connection", b"close, X-Secret"),
@@ -232,3 +239,82 @@ def test_no_name_can_forge_a_header_line() -> None:
 )
 def test_the_deadline_of_a_client(values: list[bytes], deadline_s: float | None) -> None:
     assert deadline_of([(b"x-lifeboat-DEADLINE-ms", value) for value in values]) == deadline_s
+
+
+LINES = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                b"Host", b"Content-Type", b"X-Forwarded-For", b"X-Forwarded-Host",
+                b"x-forwarded-proto", b"Connection", b"Authorization", b"x-api-key",
+                b"X-Request-ID",
+                b"X-Lifeboat-Priority", b"TE", b"X-Custom", b"Content-Length", b"Date",
+                b"Transfer-Encoding",
+            ]
+        ),
+        st.sampled_from([b"a", b"x-custom", b"X-Forwarded-For, close", b"chunked", b"5", b"\xe9"]),
+    ),
+    max_size=8,
+)  # fmt: skip
+
+
+@given(
+    lines=LINES,
+    api_key=st.sampled_from([None, "", "own"]),
+    router_keys=st.booleans(),
+    address=st.sampled_from([None, "10.0.0.9"]),
+    length=st.sampled_from([None, 0, 12]),
+)
+def test_a_head_kept_written_is_what_the_table_says(
+    lines: list[tuple[bytes, bytes]],
+    api_key: str | None,
+    router_keys: bool,
+    address: str | None,
+    length: int | None,
+) -> None:
+    facts = facts_of(Headers(lines))
+    targets = [
+        Target("b", "http://h:1", api_key),
+        Target("b", "http://h:2"),
+        Target("c", "http://h:1"),
+    ]
+    for target in targets * 2:
+        for keys in (router_keys, not router_keys):
+            for request_id in ("r-1", "r-2"):
+                table = upstream_headers(
+                    lines,
+                    target=target,
+                    request_id=request_id,
+                    body_length=length,
+                    router_keys_configured=keys,
+                    client_address=address,
+                )
+                written = facts.upstream_head(
+                    target,
+                    "POST",
+                    "/v1/x?y",
+                    request_id=request_id,
+                    body_length=length,
+                    router_keys_configured=keys,
+                    client_address=address,
+                    client_scheme="http",
+                )
+                assert written == head_start(target, "POST", "/v1/x?y", table) + b"\r\n"
+
+
+@given(
+    lines=LINES,
+    more=st.lists(st.sampled_from([b"1", b"22", b"Tue, 2 Dec"]), min_size=3, max_size=3),
+)
+def test_an_answers_lines_kept_written_are_what_the_table_says(
+    lines: list[tuple[bytes, bytes]], more: list[bytes]
+) -> None:
+    for value in more:
+        told = [
+            (name, value if name in (b"Date", b"Content-Length") else old) for name, old in lines
+        ]
+        head = parse_head(b"HTTP/1.1 200 OK\r\n" + header_block(told)[:-1])
+        written = answer_facts(head.form).client_lines(
+            head.values, wait_ms=12, backend="b", attempts=2, request_id="r-1"
+        )
+        assert written == ClientLines.of(down(told))

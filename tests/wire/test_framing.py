@@ -201,3 +201,35 @@ def test_header_lines_read_the_same_all_at_once_and_one_by_one(lines: bytes) -> 
 
     one_by_one = outcome(lambda: _parse_odd_lines(block.removesuffix(b"\n").split(b"\n")))
     assert outcome(lambda: parse_lines(block)) == one_by_one
+
+
+@given(
+    pieces=st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=6),
+    tail=st.sampled_from(
+        [b"", b"0\r\n\r\n", b"5\r\nab", b"3;x=y\r\nabc\r\n", b"zz\r\n", b"2\r\nabc"]
+    ),
+)
+def test_whole_chunks_are_told_from_all_other_reads(pieces: list[bytes], tail: bytes) -> None:
+    data = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + tail
+    reader = read(CHUNKED)
+    assert reader.whole_chunks(data) == (0 if tail else sum(map(len, pieces)))
+    # It only looked: the same bytes are still to be read.
+    if not tail:
+        reader.feed(data)
+        assert body_of(reader) == b"".join(pieces)
+
+
+def test_chunks_behind_a_cut_or_before_what_waits_are_not_whole() -> None:
+    chunk = b"2\r\nab\r\n"
+    assert read(CHUNKED).whole_chunks(chunk) == 2
+    assert read(CHUNKED + b"5\r\nhe").whole_chunks(chunk) == 0
+    assert read(CHUNKED + b"2\r\nab").whole_chunks(chunk) == 0
+    assert read(CHUNKED + b"2").whole_chunks(chunk) == 0
+    assert read(CHUNKED + b"2\r\nab\r\n").whole_chunks(chunk) == 0
+    assert read(b"HTTP/1.1 200 OK\r\n\r\n").whole_chunks(chunk) == 0
+    assert read(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n").whole_chunks(chunk) == 0
+    assert ResponseReader().whole_chunks(chunk) == 0
+    again = read(CHUNKED + b"2\r\nab\r")
+    again.feed(b"\n")
+    again.take(100)
+    assert again.whole_chunks(chunk) == 2

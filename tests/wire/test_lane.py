@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lifeboat.edge.server import JsonRunner
 from lifeboat.wire.lane import MAX_HEAD_BYTES, Lane, LaneRules
-from lifeboat.wire.lane_head import parse_head
+from lifeboat.wire.lane_head import MOST_HEADS, HeadReader, parse_head
 from tests.peers import RawClient
 
 POST = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n"
@@ -73,6 +75,49 @@ def test_what_is_understood_is_what_stood_there() -> None:
     assert parsed is not None
     assert (parsed.method, parsed.raw_path, parsed.length) == ("POST", "/x", 12)
     assert parsed.headers == [(b"Host", b"h"), (b"X-A", b"b c"), (b"Content-Length", b"12")]
+
+
+@given(
+    heads=st.lists(
+        st.sampled_from(
+            [
+                *PLAIN.values(),
+                *ODD.values(),
+                head(b"Host: h", b"Content-Length: 7"),
+                head(b"Content-Length: 9", b"Host: h"),
+                head(b"Host: h", b"content-length:  12"),
+                head(b"Host: h", b"CONTENT-LENGTH: 3"),
+                head(b"Host: h", first=b"GET /x HTTP/1.1"),
+                head(b"Host: h", b"Content-Length: 7", first=b"GET /x HTTP/1.1"),
+                head(b"Host: h", b"Content-Length: 7", b"Content-Length: 7"),
+                head(b"Host: h"),
+            ]
+        ),
+        max_size=12,
+    )
+)
+def test_a_head_that_comes_again_is_read_as_the_first_time(heads: list[bytes]) -> None:
+    reader = HeadReader(lambda method, path: path != "/unwanted")
+    for text in heads:
+        found, alone = reader.read(text), parse_head(text)
+        if alone is None:
+            assert found is None
+            continue
+        assert found is not None
+        known, length = found
+        assert (known.method, known.raw_path) == (alone.method, alone.raw_path)
+        assert (length, known.has_length) == (alone.length, alone.has_length)
+        lines = [line for line in alone.headers if line[0].lower() != b"content-length"]
+        assert known.headers == lines
+
+
+def test_a_head_nobody_wants_is_left_alone_and_what_is_remembered_is_bounded() -> None:
+    reader = HeadReader(lambda method, path: path != "/unwanted")
+    assert reader.read(head(b"Host: h", first=b"GET /unwanted HTTP/1.1")) is None
+    for number in range(MOST_HEADS + 20):
+        assert reader.read(head(b"Host: h", b"X: %d" % number, b"Content-Length: 2")) is not None
+    assert reader.read(head(b"Host: h", b"X: " + b"y" * 5000, b"Content-Length: 2")) is not None
+    assert len(reader._known) == MOST_HEADS
 
 
 class Served:
