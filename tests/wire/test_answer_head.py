@@ -105,3 +105,10 @@ def test_a_length_that_is_none_is_refused_though_its_form_is_known(length: bytes
             parse_head(block % length).body()
     else:
         assert parse_head(block % length).body() == (BodyEnd.CLOSE, 0)
+
+
+def test_a_head_that_spells_a_forms_own_marks_is_read_for_itself() -> None:
+    answer_head._forms.clear()
+    parse_head(b"HTTP/1.1 200 OK\r\nDate: Mon\r\nX: y\r")
+    odd = parse_head(b"HTTP/1.1 200 OK\r\x01Date\x01\r\nX: y\r")
+    assert odd.status == 200 and odd.headers == [(b"X", b"y")]

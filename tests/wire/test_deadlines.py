@@ -116,3 +116,15 @@ async def test_on_a_real_loop() -> None:
     deadlines.take_back("a")
     await asyncio.sleep(0.1)
     assert due == ["b"]
+
+
+def test_one_soon_after_the_first_keeps_its_own_time() -> None:
+    loop = CountingLoop()
+    deadlines, due = made(loop)
+    deadlines.set("a")
+    loop.run_until(100.5)
+    deadlines.set("b")
+    loop.run_until(105.4)
+    assert due == ["a"]
+    loop.run_until(105.5)
+    assert due == ["a", "b"]

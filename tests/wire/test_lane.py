@@ -111,6 +111,15 @@ def test_a_head_that_comes_again_is_read_as_the_first_time(heads: list[bytes]) -
         assert known.headers == lines
 
 
+def test_a_get_with_a_length_is_not_taken_for_its_twin_without_one() -> None:
+    reader = HeadReader(lambda method, path: True)
+    assert reader.read(head(b"Host: h", first=b"GET /x HTTP/1.1")) is not None
+    odd = head(b"Host: h", b"Content-Length: 7", first=b"GET /x HTTP/1.1")
+    assert reader.read(odd) is None
+    assert reader.read(head(b"Host: h", b"Content-Length: 7")) is not None
+    assert reader.read(head(b"Host: h")) is None
+
+
 def test_a_head_nobody_wants_is_left_alone_and_what_is_remembered_is_bounded() -> None:
     reader = HeadReader(lambda method, path: path != "/unwanted")
     assert reader.read(head(b"Host: h", first=b"GET /unwanted HTTP/1.1")) is None
