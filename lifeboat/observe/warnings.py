@@ -128,8 +128,8 @@ def _shared_urls(urls: Mapping[str, str]) -> list[Warned]:
         names_by_url.setdefault(spelled_out(url), []).append(name)
     return [
         Warned(
-            f"{', '.join(names)} have one url, {shown_url(urls[names[0]].rstrip('/'))}: each gate counts only its own "
-            "requests, so the server may hold the sum of their limits"
+            f"{', '.join(names)} have one url, {shown_url(urls[names[0]].rstrip('/'))}: each gate "
+            "counts only its own requests, so the server may hold the sum of their limits"
         )
         for names in names_by_url.values()
         if len(names) > 1
