@@ -60,16 +60,24 @@ def parse_head(head: bytes) -> tuple[bytes, list[tuple[bytes, bytes]]]:
     return first, headers
 
 
-async def read_chunked(reader: asyncio.StreamReader) -> bytes:
-    """Read a chunked body to its end; IncompleteReadError when it was cut."""
-    body = bytearray()
+async def read_chunked(reader: asyncio.StreamReader, body: bytearray) -> None:
+    """Append a chunked body, to its end; IncompleteReadError when it was cut."""
     while True:
         size = int((await reader.readuntil(b"\r\n")).split(b";")[0], 16)
-        if size == 0:
-            assert await reader.readexactly(2) == b"\r\n"
-            return bytes(body)
-        body += await reader.readexactly(size)
+        await read_length(reader, size, body)
         assert await reader.readexactly(2) == b"\r\n"
+        if size == 0:
+            return
+
+
+async def read_length(reader: asyncio.StreamReader, size: int, body: bytearray) -> None:
+    """Append so many bytes as they come; IncompleteReadError when there are fewer."""
+    while size:
+        piece = await reader.read(size)
+        if not piece:
+            raise asyncio.IncompleteReadError(b"", size)
+        body += piece
+        size -= len(piece)
 
 
 class Peer:
@@ -102,7 +110,9 @@ class Peer:
         """Read a whole request."""
         received = await self.head()
         if received.values(b"transfer-encoding"):
-            received.body = await read_chunked(self.reader)
+            body = bytearray()
+            await read_chunked(self.reader, body)
+            received.body = bytes(body)
         elif lengths := received.values(b"content-length"):
             received.body = await self.reader.readexactly(int(lengths[0]))
         return received
@@ -263,23 +273,24 @@ class RawClient:
             return parse_head(await self.reader.readuntil(b"\r\n\r\n"))
 
     async def reply(self, *, bodiless: bool = False) -> Reply:
-        """Read one response by its own framing."""
+        """Read one response by its own framing; of one that is cut, what came before."""
         first, headers = await self.head()
         reply = Reply(int(first.split(b" ")[1]), first, headers, b"", clean=True)
         if bodiless:
             return reply
+        body = bytearray()
         async with asyncio.timeout(PATIENCE_S):
             try:
                 if reply.values(b"transfer-encoding"):
-                    reply.body = await read_chunked(self.reader)
+                    await read_chunked(self.reader, body)
                 elif lengths := reply.values(b"content-length"):
-                    reply.body = await self.reader.readexactly(int(lengths[0]))
+                    await read_length(self.reader, int(lengths[0]), body)
                 else:
-                    reply.body = await self.reader.read()
-            except asyncio.IncompleteReadError as cut:
-                reply.body, reply.clean = cut.partial, False
-            except ConnectionError:
+                    while piece := await self.reader.read(65536):
+                        body += piece
+            except (asyncio.IncompleteReadError, ConnectionError):
                 reply.clean = False
+        reply.body = bytes(body)
         return reply
 
     def close(self) -> None:

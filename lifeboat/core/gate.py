@@ -133,11 +133,14 @@ class Gate(Judge):
         self.open -= 1
         self.finished += 1
         seat = lease.seat
+        heirs: Sequence[Seat] = ()
         if lease.holds_slot:
             pool = self.pools[lease.pool_name]
             pressed = not seat.has_room or pool.depth > 0
             seat.in_flight -= 1
             pool.in_flight -= 1
+            if self.seats.lingering:
+                heirs = self.seats.outlived(lease, now)
             if lease.dispatched and outcome.verdict not in NO_DRAIN:
                 pool.drain.finished(now, lease.granted_at, pressed)
                 if outcome.verdict is Verdict.ANSWERED:
@@ -151,7 +154,7 @@ class Gate(Judge):
                 self._readmit_excluders(seat, now)
             due = self._apply_due(now)
             # A turn of one backend's health may open others: the last trusted one, for instance.
-            self._pump(self.seats.by_name.values() if turned else (seat, *due), now)
+            self._pump(self.seats.by_name.values() if turned else (seat, *heirs, *due), now)
 
     def exclude(self, place: Place, lease: Lease) -> None:
         """Keep a request away from the backend that failed it, until that backend recovers."""

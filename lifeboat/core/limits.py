@@ -28,6 +28,7 @@ class LimitReason(StrEnum):
     UNGATED = "ungated"
     SUPERFAST = "superfast"
     SHARE = "share"
+    PREDECESSOR = "predecessor"
     ADAPTIVE = "adaptive"
     SATURATED = "saturated"
     SUSPECT = "suspect"
@@ -68,6 +69,7 @@ class LimitInputs:
     configured: None where nothing is; 0 disables the gate.
     slots: parallel sequences the engine reports, None while unknown.
     adaptive, saturated: ceilings found by observation, None while there is none.
+    lingering: requests that still run on its server for those who take nothing new there.
     suspect: requests a suspect may hold now (0 in its pause, then 1 trial); None while trusted.
     throttled: closed by a 429 that its own key earned.
     """
@@ -81,6 +83,7 @@ class LimitInputs:
     saturated: int | None = None
     suspect: int | None = None
     throttled: bool = False
+    lingering: int = 0
 
 
 def configured_limit(inputs: LimitInputs, rules: LimitRules) -> Limit:
@@ -117,6 +120,9 @@ def effective_limit(inputs: LimitInputs, rules: LimitRules) -> Limit:
         part = shared(limit.value, rules.share)
         if part < limit.value:
             limit = Limit(part, LimitReason.SHARE)
+    if inputs.lingering and limit.value is not None:
+        # Off the cap of the server, before what was observed of this backend's own requests.
+        limit = Limit(max(0, limit.value - inputs.lingering), LimitReason.PREDECESSOR)
     for ceiling, reason in (
         (inputs.adaptive, LimitReason.ADAPTIVE),
         (inputs.saturated, LimitReason.SATURATED),

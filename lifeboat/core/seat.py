@@ -1,11 +1,12 @@
 """One backend inside the gate, and the lease of one of its slots.
 
 `Seat` caches the effective limit; whoever changes an input calls `refresh`. Only the gate changes
-`in_flight`. Held by tests/core/test_gate_machine.py (I1, I4).
+`in_flight`. Held by tests/core/test_gate_machine.py (I1, I4) and test_one_server.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from lifeboat.core.adaptive import AdaptiveLimit
@@ -23,13 +24,24 @@ from lifeboat.core.saturation import Saturation
 from lifeboat.core.vocabulary import Ask, BackendSpec, Health, OperatorState
 
 
+class Stay:
+    """The time of a backend at one server. left: what still runs there, once it has moved on."""
+
+    __slots__ = ("left", "server")
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+        self.left = 0
+
+
 class Seat:
     """A backend's mutable side: what it holds, what it may hold, and why.
 
     limit, reason: the cached effective limit. configured: the one before mode and load, 0 = gate
     disabled. adaptive: the limit it learns, None while it does not. lanes: those with tickets it
     could serve. excluded_by: parked tickets that exclude it until it recovers. leaving: removed,
-    and kept only until its leases end.
+    and kept only until its leases end. stay: its time at the present server; past: its stays at
+    earlier ones, as long as requests run there, which count in `in_flight` too.
     """
 
     __slots__ = (
@@ -46,18 +58,22 @@ class Seat:
         "leaving",
         "limit",
         "operator_state",
+        "past",
         "reason",
         "removed_at",
         "saturation",
         "slots",
         "spec",
         "standing",
+        "stay",
         "throttled_until",
     )
 
     def __init__(self, spec: BackendSpec, probe_threshold: int) -> None:
         self.spec = spec
         self.cap_tokens = cap_of(spec)
+        self.stay = Stay(spec.server)
+        self.past: list[Stay] = []
         self.standing = Standing(probe_threshold)
         self.saturation = Saturation()
         self.operator_state = OperatorState.READY
@@ -127,11 +143,42 @@ class Seat:
 
     def respec(self, spec: BackendSpec) -> None:
         """Take a changed description of the same backend."""
+        if spec.server != self.stay.server:
+            self._move(spec.server)
         self.spec = spec
         self.cap_tokens = cap_of(spec)
 
-    def refresh(self, rules: LimitRules, now: float, *, last_live: bool) -> None:
-        """Recompute the limit. last_live: suspicion does not close it, for nothing else is left."""
+    def _move(self, server: str) -> None:
+        """Go to a server; one where requests of it still run is come back to."""
+        self.stay.left = self._here
+        if self.stay.left:
+            self.past.append(self.stay)
+        stay = next((stay for stay in self.past if stay.server == server), None)
+        if stay is None:
+            stay = Stay(server)
+        else:
+            self.past.remove(stay)
+        self.stay = stay
+
+    @property
+    def _here(self) -> int:
+        return self.in_flight - sum(stay.left for stay in self.past)
+
+    def lingering(self) -> Iterator[tuple[str, int]]:
+        """Yield where requests of it still run that leave others less room, and how many."""
+        if self.shown_state is not OperatorState.READY:
+            yield self.stay.server, self._here
+        for stay in self.past:
+            yield stay.server, stay.left
+
+    def refresh(
+        self, rules: LimitRules, now: float, *, last_live: bool, lingering: int = 0
+    ) -> None:
+        """Recompute the limit.
+
+        last_live: suspicion does not close it, for nothing else is left. lingering: requests of
+        others at its server that leave it less room.
+        """
         inputs = LimitInputs(
             kind=self.spec.kind,
             configured=self.spec.max_concurrency,
@@ -141,6 +188,7 @@ class Seat:
             saturated=self.saturation.ceiling,
             suspect=None if last_live else self.standing.suspect_allowance(now),
             throttled=now < self.throttled_until,
+            lingering=lingering,
         )
         self.configured = configured_limit(inputs, rules).value or 0
         if self._learns(rules):
@@ -188,7 +236,8 @@ class Lease:
 
     level: how many were in flight there with this one, when it was granted. holds_slot: False for
     requests that take none. dispatched: its request was sent (`Gate.note_dispatch`); what never
-    was says nothing about the backend. waited_s: all the time its request was parked.
+    was says nothing about the backend. stay: the server it was granted for. waited_s: all the time
+    its request was parked.
     """
 
     __slots__ = (
@@ -201,6 +250,7 @@ class Lease:
         "place",
         "pool_name",
         "seat",
+        "stay",
     )
 
     def __init__(
@@ -210,6 +260,7 @@ class Lease:
         self.place = place
         self.pool_name = pool_name
         self.seat = seat
+        self.stay = seat.stay
         self.granted_at = granted_at
         self.level = seat.in_flight
         self.holds_slot = ask.gated

@@ -1,7 +1,9 @@
 """The backends inside the gate: membership, limits and standing, without any request.
 
-Everything here changes what backends may hold; the gate then pumps. Held by
-tests/core/test_seats.py and tests/core/test_gate_machine.py.
+Everything here changes what backends may hold; the gate then pumps. What still runs on a server
+for a backend that takes nothing new there (it left, moved on, or was drained) leaves that much less
+room to the others of the same server, so that a rename never doubles a cap (`lingering`: how many
+by server). Held by tests/core/test_seats.py, test_gate_machine.py and test_one_server.py.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from lifeboat.core.fit import Directory
 from lifeboat.core.health import Probe
 from lifeboat.core.limits import LimitRules
 from lifeboat.core.seat import Lease, Seat
-from lifeboat.core.vocabulary import BackendSpec, Outcome, Verdict
+from lifeboat.core.vocabulary import BackendSpec, OperatorState, Outcome, Verdict
 
 RETIRED_FOR_S = 3600.0
 """How long a removed backend's counters wait for its return (contract, section 9: an hour)."""
@@ -44,6 +46,7 @@ class Seats:
         self.retired: dict[str, Seat] = {}
         self.directory = Directory()
         self.timed: set[Seat] = set()
+        self.lingering: dict[str, int] = {}
         self._limit_rules = limit_rules
         self._probe_threshold = probe_threshold
         self._named_models: frozenset[str] = frozenset()
@@ -136,13 +139,41 @@ class Seats:
 
     def refresh_all(self, now: float) -> None:
         """Recompute every limit: one backend's health decides whether another is the last."""
+        self.lingering.clear()
+        for seat in self.by_name.values():
+            for server, held in seat.lingering():
+                if held:
+                    self.lingering[server] = self.lingering.get(server, 0) + held
         for seat in self.by_name.values():
             self.refresh(seat, now)
+
+    def outlived(self, lease: Lease, now: float) -> list[Seat]:
+        """Take in the end of a lease while some linger; return those who now have more room.
+
+        The slot of the lease must be given back already.
+        """
+        seat, stay = lease.seat, lease.stay
+        if stay is not seat.stay:
+            stay.left -= 1
+            if not stay.left:
+                seat.past.remove(stay)
+        elif seat.shown_state is OperatorState.READY:
+            return []
+        server = stay.server
+        left = self.lingering.pop(server) - 1
+        if left:
+            self.lingering[server] = left
+        heirs = [other for other in self.by_name.values() if other.spec.server == server]
+        for heir in heirs:
+            self.refresh(heir, now)
+        return heirs
 
     def refresh(self, seat: Seat, now: float) -> None:
         """Recompute one limit, and note whether time alone will change it."""
         last_live = seat.is_suspect and not self.may_eject(seat)
-        seat.refresh(self._limit_rules, now, last_live=last_live)
+        server = seat.spec.server
+        lingering = self.lingering.get(server, 0) if server else 0
+        seat.refresh(self._limit_rules, now, last_live=last_live, lingering=lingering)
         if seat.next_event_at(now) is None:
             self.timed.discard(seat)
         else:

@@ -143,6 +143,8 @@ class BackendSpec:
     max_input_tokens: 0 = no cap; an estimate equal to the cap fits.
     models: None until the backend has listed its models (only possible where none are configured).
     adaptive: whether its limit is learned below max_concurrency; None = as its pools say.
+    server: the url of its server in one spelling, so that two names of one server are known as
+        such; "" = not told, shared with nobody.
     """
 
     name: str
@@ -152,6 +154,7 @@ class BackendSpec:
     max_concurrency: int | None = None
     max_input_tokens: int = 0
     adaptive: bool | None = None
+    server: str = ""
 
 
 class Verdict(StrEnum):

@@ -15,7 +15,14 @@ from aiohttp import web
 from lifeboat.edge.admin import Admin
 from lifeboat.edge.cors import OFF
 from lifeboat.edge.dashboard import STATIC_PREFIX, Dashboard
-from lifeboat.edge.endpoints import Endpoint, LocalPath, MethodNotAllowed, allow_for, match
+from lifeboat.edge.endpoints import (
+    ENDPOINTS,
+    Endpoint,
+    LocalPath,
+    MethodNotAllowed,
+    allow_for,
+    match,
+)
 from lifeboat.edge.headers import request_id_of
 from lifeboat.edge.journey import NewId
 from lifeboat.edge.pages import Pages
@@ -90,6 +97,15 @@ class Switchboard:
         for row in own:
             table = self._below if row.path.endswith("/") and row.path != "/" else self._fixed
             table.setdefault(row.path, {}).update(dict.fromkeys(row.methods, row.handler))
+
+    @property
+    def methods(self) -> frozenset[str]:
+        """Every method that any path takes."""
+        tables = (*self._fixed.values(), *self._below.values())
+        own = {method for handlers in tables for method in handlers}
+        if self._proxy is not None:
+            own.update(method for row in ENDPOINTS for method in row.methods)
+        return frozenset(own)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Serve one request of aiohttp's, which wants a coroutine function."""
@@ -180,6 +196,6 @@ def application(switchboard: Switchboard, new_id: NewId) -> web.Application:
     async def body_says_continue(request: web.Request) -> None:
         """100-continue is answered by intake, once it is known that the body is wanted."""
 
-    app = web.Application(middlewares=[json_errors(new_id)], client_max_size=0)
+    app = web.Application(middlewares=[json_errors(new_id, switchboard.methods)], client_max_size=0)
     app.router.add_route("*", "/{path:.*}", switchboard.handle, expect_handler=body_says_continue)
     return app

@@ -221,8 +221,9 @@ their methods."""
 def match(method: str, raw_path: str) -> Endpoint | NotFound | MethodNotAllowed:
     """Return the row for a request line.
 
-    raw_path: as it came, with or without the query. An absolute-form target, a path with empty or
-    dot segments (encoded ones too) and a trailing slash match nothing.
+    raw_path: as it came, with or without the query. A target that is still in absolute form (those
+    of other hosts: edge.targets), a path with empty or dot segments (encoded ones too) and a
+    trailing slash match nothing.
     """
     rows = _rows_for(_bare(raw_path))
     for row in rows:

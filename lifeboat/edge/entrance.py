@@ -52,6 +52,7 @@ class Entrance:
         rules = self._rules
         runner = JsonRunner(
             application(switchboard, self._new_id),
+            listens_on=frozenset({host.lower()}),
             head_timeout_s=rules.head_timeout_s,
             keepalive_timeout=rules.keepalive_s,
             shutdown_timeout=LAST_READ_S * LAST_LOOKS,

@@ -18,6 +18,7 @@ from typing import cast
 from aiohttp import web
 
 from lifeboat.edge.headers import presented_keys
+from lifeboat.edge.targets import host_of, is_own_name
 
 FORWARDED = frozenset({b"forwarded", b"x-real-ip", b"via"})
 """Headers of a proxy in front: such a call is never from loopback, whatever its address says."""
@@ -82,7 +83,9 @@ class AdminGuard:
                 return None
             return 401, "the admin token is missing or wrong: send `Authorization: Bearer TOKEN`"
         if _is_loopback(request):
-            if len(hosts) == 1 and self._is_own_name(_host_of(hosts[0])):
+            if len(hosts) == 1 and is_own_name(
+                host_of(hosts[0].decode("latin-1")), self._own_names
+            ):
                 return None
             return 403, (
                 "changes are taken under the name localhost, a loopback address or the address "
@@ -93,14 +96,6 @@ class AdminGuard:
             "changes are taken from loopback only while LIFEBOAT_ADMIN_TOKEN is unset (and never "
             "through a proxy): set it and send it as `Authorization: Bearer TOKEN`"
         )
-
-    def _is_own_name(self, name: str) -> bool:
-        if name == "localhost" or name.endswith(".localhost") or name in self._own_names:
-            return True
-        try:
-            return ip_address(name).is_loopback
-        except ValueError:
-            return False
 
 
 def _values(request: web.BaseRequest, lower_name: bytes) -> list[bytes]:
@@ -116,14 +111,6 @@ def _is_same_site(origin: bytes, hosts: list[bytes]) -> bool:
     implied = _DEFAULT_PORTS.get(scheme, b"")
     named = [host.strip().lower().removesuffix(implied) for host in hosts]
     return bool(separator) and named == [authority.removesuffix(implied)]
-
-
-def _host_of(host: bytes) -> str:
-    """Return the name or address of a Host, without its port and brackets."""
-    name = host.decode("latin-1").strip().lower()
-    if name.startswith("["):
-        return name[1:].partition("]")[0]
-    return name.partition(":")[0].removesuffix(".")
 
 
 def _shown(value: bytes) -> str:

@@ -9,18 +9,22 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import termios
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container, Iterable
+from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_parser import RawRequestMessage
 from aiohttp.typedefs import Handler, Middleware
 from aiohttp.web_protocol import RequestHandler
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 from lifeboat.core.rejections import REJECTIONS, ErrorType
 from lifeboat.core.vocabulary import Reason
 from lifeboat.edge.headers import request_id_of
 from lifeboat.edge.refuse import error_response, method_not_allowed, not_found
+from lifeboat.edge.targets import host_of, is_own_name, origin_form
 
 MAX_LINE_BYTES = 64 * 1024
 MAX_FIELD_BYTES = 64 * 1024
@@ -174,11 +178,14 @@ class _JsonServer(web.Server):
 class JsonRunner(web.AppRunner):
     """An AppRunner with JSON errors, handler cancellation and the router's limits.
 
+    listens_on: names it was told to listen on, which absolute request targets may name.
     Keyword arguments are those of web.AppRunner and JsonRequestHandler (`head_timeout_s`,
     `keepalive_timeout`, `access_log`).
     """
 
-    def __init__(self, app: web.Application, **kwargs: Any) -> None:
+    def __init__(
+        self, app: web.Application, *, listens_on: Container[str] = (), **kwargs: Any
+    ) -> None:
         defaults: dict[str, Any] = {
             # Off by default in runners: a client that hangs up would never be noticed.
             "handler_cancellation": True,
@@ -190,6 +197,7 @@ class JsonRunner(web.AppRunner):
             "access_log": None,
         }
         super().__init__(app, **(defaults | kwargs))
+        self._listens_on = listens_on
 
     def retune(self, head_timeout_s: float, keepalive_timeout: float) -> None:
         """Set the timeouts of connections that are accepted from now on."""
@@ -201,16 +209,65 @@ class JsonRunner(web.AppRunner):
         made = await super()._make_server()
         handler_args = dict(self._kwargs)
         cancellation = bool(handler_args.pop("handler_cancellation"))
+
+        def make_request(
+            message: RawRequestMessage, payload: Any, protocol: RequestHandler, *rest: Any
+        ) -> web.BaseRequest:
+            if not message.path.startswith("/"):
+                message = in_origin_form(message, protocol.transport, self._listens_on)
+            return made.request_factory(message, payload, protocol, *rest)
+
         return _JsonServer(
             made.request_handler,
-            request_factory=made.request_factory,
+            request_factory=make_request,
             handler_cancellation=cancellation,
             handler_args=handler_args,
         )
 
 
-def json_errors(new_id: Callable[[], str]) -> Middleware:
-    """Return the middleware that turns aiohttp's own HTTP errors (404, 405, 413) into JSON."""
+def in_origin_form(
+    message: RawRequestMessage,
+    transport: asyncio.BaseTransport | None,
+    listens_on: Container[str],
+) -> RawRequestMessage:
+    """Return a request as if its absolute target, if it is one of ours, had come in origin form.
+
+    The host of the target takes the place of every Host header.
+    """
+    found = origin_form(message.method, message.path)
+    if found is None:
+        return message
+    host = host_of(found.authority)
+    if not is_own_name(host, listens_on) and host != _local_address(transport):
+        return message
+    value = found.authority.encode("utf-8", "surrogateescape")
+    raw_headers = [(b"Host", value)]
+    raw_headers += [one for one in message.raw_headers if one[0].lower() != b"host"]
+    headers = CIMultiDict(message.headers)
+    headers["Host"] = found.authority
+    return message._replace(
+        path=found.target,
+        url=URL(found.target, encoded=True),
+        headers=CIMultiDictProxy(headers),
+        raw_headers=tuple(raw_headers),
+    )
+
+
+def _local_address(transport: asyncio.BaseTransport | None) -> str | None:
+    """Return the address of ours that a connection came in on; None on a Unix socket."""
+    address: object = None if transport is None else transport.get_extra_info("sockname")
+    if not isinstance(address, tuple):
+        return None
+    shown = str(cast("tuple[object, ...]", address)[0])
+    return shown.partition("%")[0].removeprefix("::ffff:")
+
+
+def json_errors(new_id: Callable[[], str], methods: Iterable[str] = ()) -> Middleware:
+    """Return the middleware that turns aiohttp's own HTTP errors (404, 405, 413) into JSON.
+
+    methods: all that any path takes: the answer to `OPTIONS *`, which no path can be.
+    """
+    allowed = ", ".join(sorted({*methods, "OPTIONS"}))
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -223,6 +280,8 @@ def json_errors(new_id: Callable[[], str]) -> Middleware:
                 case web.HTTPMethodNotAllowed():
                     allow = sorted(error.allowed_methods)
                     return method_not_allowed(request.method, path, allow, request_id=request_id)
+                case web.HTTPNotFound() if (request.method, path) == ("OPTIONS", "*"):
+                    return web.Response(status=204, headers={"Allow": allowed})
                 case web.HTTPNotFound():
                     return not_found(path, request_id=request_id)
                 case web.HTTPRequestEntityTooLarge():

@@ -6,6 +6,7 @@ The one mutable record per backend; `spec` is what the gate is told of it. What 
 
 from __future__ import annotations
 
+from lifeboat.core.urls import spelled_out
 from lifeboat.core.vocabulary import BackendSpec, EngineReading, OperatorState
 from lifeboat.fleet.changes import UNSET, InputCap, Unset
 from lifeboat.fleet.listings import Listing
@@ -75,6 +76,12 @@ class Known:
         return self.member.max_input_tokens if isinstance(own, Unset) else own
 
     @property
+    def state(self) -> OperatorState:
+        """What the operator wants of it."""
+        own = self.set_state
+        return OperatorState.READY if isinstance(own, Unset) else own
+
+    @property
     def engine_cap(self) -> int | None:
         """The engine's own input cap in tokens, None while it has not told."""
         if self.reading is not None and self.reading.max_input_tokens is not None:
@@ -94,6 +101,7 @@ class Known:
             max_concurrency=self.max_concurrency,
             max_input_tokens=(self.engine_cap or 0) if cap == "auto" else cap,
             adaptive=self.config.adaptive,
+            server=spelled_out(self.member.url),
         )
 
     def forget_server(self) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from lifeboat.core.urls import same_server, server_root
 from lifeboat.core.vocabulary import OperatorState
@@ -27,20 +25,13 @@ from lifeboat.fleet.engine_room import EngineRoom
 from lifeboat.fleet.inquiry import AskError
 from lifeboat.fleet.known import Known
 from lifeboat.fleet.members import Member, Origin, member_of
+from lifeboat.fleet.plan import Plan, scales
 from lifeboat.fleet.rules import API
 from lifeboat.fleet.state_file import Remembered, StateFile
 from lifeboat.fleet.watch import Surroundings, Watch
 from lifeboat.settings.shapes import BackendConfig, Configuration
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A configuration that can be put in force. urls: of every backend, embedded ones started."""
-
-    configuration: Configuration
-    urls: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Membership:
@@ -119,8 +110,13 @@ class Membership:
         """Put a prepared configuration in force, in one step.
 
         The new come in before the old go, so that a model that only moves is served throughout.
+        Before either, whoever leaves its server takes nothing new, so that what it holds there
+        counts for who comes to that server: under another name, or in an exchange of urls.
         """
         configuration = plan.configuration
+        departing = plan.departing(self._roster.present)
+        for known in departing:
+            self._roster.set_state(known, OperatorState.DRAIN)
         usual = Origin.DEFAULT if configuration.simulated_by_default else Origin.FILE
         for config in configuration.backends:
             url = plan.urls.get(config.name)
@@ -130,7 +126,7 @@ class Membership:
         wanted = {config.name for config in configuration.backends}
         for name, known in list(self._roster.present.items()):
             origin = known.member.origin
-            if origin is Origin.REGISTERED or (origin is Origin.SCALED and _scales(configuration)):
+            if plan.keeps(origin):
                 known.member = member_of(
                     known.config,
                     known.member.url,
@@ -140,9 +136,12 @@ class Membership:
                 )
             elif name not in wanted:
                 self._leave(name)
+        for known in departing:
+            if known.member.name in self._roster.present:
+                self._roster.set_state(known, known.state)
 
     def _stays_out(self, name: str, configuration: Configuration) -> bool:
-        scaled_away = name in self._scaled_away and _scales(configuration)
+        scaled_away = name in self._scaled_away and scales(configuration)
         return scaled_away or name in self._removed_by_api
 
     # -- replicas that autoscaling adds and takes away ------------------------------------------
@@ -388,7 +387,3 @@ class Membership:
                     await watch.first.wait()
         except TimeoutError:
             return
-
-
-def _scales(configuration: Configuration) -> bool:
-    return any(model.scaling is not None for model in configuration.models)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
+from lifeboat.core.limits import LimitReason
+from lifeboat.core.urls import spelled_out
 from lifeboat.core.view import GateView
 from lifeboat.core.vocabulary import EngineReading
 
@@ -33,6 +35,7 @@ def all_warnings(
         *_beyond_slots(view, engines),
         *_queueing_inside(view, engines),
         *_undrainable(view),
+        *_after_another(view),
         *_shared_urls(urls),
     ]
 
@@ -105,16 +108,30 @@ def _undrainable(view: GateView) -> list[Warned]:
     return found
 
 
+def _after_another(view: GateView) -> list[Warned]:
+    """A renamed server: what runs there under the old name leaves the new one less room."""
+    return [
+        Warned(
+            f"{name} may hold {backend.effective_limit} instead of {backend.configured_limit}: "
+            "requests of a backend that left, moved on or drains still run on its server, and the "
+            "limit grows back as they end",
+            name,
+        )
+        for name, backend in view.backends.items()
+        if backend.limit_reason == LimitReason.PREDECESSOR
+    ]
+
+
 def _shared_urls(urls: Mapping[str, str]) -> list[Warned]:
     names_by_url: dict[str, list[str]] = {}
     for name, url in urls.items():
-        names_by_url.setdefault(url.rstrip("/"), []).append(name)
+        names_by_url.setdefault(spelled_out(url), []).append(name)
     return [
         Warned(
-            f"{', '.join(names)} have one url, {shown_url(url)}: each gate counts only its own "
-            "requests, so the server may hold the sum of their limits"
+            f"{', '.join(names)} have one url, {shown_url(urls[names[0]].rstrip('/'))}: each gate "
+            "counts only its own requests, so the server may hold the sum of their limits"
         )
-        for url, names in names_by_url.items()
+        for names in names_by_url.values()
         if len(names) > 1
     ]
 

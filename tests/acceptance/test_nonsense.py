@@ -336,7 +336,6 @@ async def test_wrong_methods_and_unknown_paths_are_told_in_json(
             b"\r\n\r\n{}"
         ),
         b"CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
         b"GET /nothing\r\n\r\n",
         b"BREW /v1/chat/completions HTTP/1.1\r\nHost: x\r\n\r\n",

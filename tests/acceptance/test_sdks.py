@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import openai
@@ -115,7 +116,8 @@ async def test_permanent_refusals_are_not_retried_and_have_the_sdks_own_classes(
             await sdk.images.generate(model=MODEL, prompt="x")
         assert absent.value.status_code == 501
         with pytest.raises(openai.BadRequestError):
-            await sdk.chat.completions.create(model=7, messages=HELLO)  # type: ignore[arg-type]
+            wrong: Any = 7
+            await sdk.chat.completions.create(model=wrong, messages=HELLO)
         with pytest.raises(openai.NotFoundError):
             await sdk.models.retrieve("nobody")
     async with anthropic_sdk(simulated, max_retries=5) as sdk:

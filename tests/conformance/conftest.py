@@ -29,7 +29,9 @@ handler of pytest-timeout raises."""
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Give every case its deadline."""
-    test = getattr(item, "obj", None)
+    if not isinstance(item, pytest.Function):
+        return
+    test = item.obj
     if not inspect.iscoroutinefunction(test):
         return
 
@@ -38,7 +40,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         async with asyncio.timeout(DEADLINE_S):
             await test(*args, **kwargs)
 
-    item.obj = with_deadline  # type: ignore[attr-defined]
+    item.obj = with_deadline
 
 
 @pytest.fixture(params=LANES)

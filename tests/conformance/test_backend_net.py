@@ -10,6 +10,7 @@ import ssl
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -175,8 +176,8 @@ async def test_bug_204_a_name_that_moves_is_followed(
     real = socket.getaddrinfo
     address = "127.0.0.1"
 
-    def moved(host: str, *args: object, **kwargs: object):
-        return real(address if host == "engine.test" else host, *args, **kwargs)  # type: ignore[arg-type]
+    def moved(host: str, *args: Any, **kwargs: Any):
+        return real(address if host == "engine.test" else host, *args, **kwargs)
 
     monkeypatch.setattr(socket, "getaddrinfo", moved)
 

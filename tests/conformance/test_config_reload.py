@@ -172,6 +172,41 @@ async def test_bug_196_a_removed_backend_finishes_its_streams_and_gets_no_new_on
         assert "a" not in state["backends"]
 
 
+@pytest.mark.parametrize("by", ["file", "API", "API, the old one drained first"])
+async def test_an_engine_that_gets_another_name_never_holds_more_than_its_cap(
+    lane: Lane, by: str
+) -> None:
+    """The old name drains while the new one fills, and both are one engine."""
+    held = Held()
+    top = {"queue": {"enabled": True}}
+    async with lane.facing(held, max_concurrency=3, top=top) as stage:
+        running = stage.running
+        clients = [await send(stage) for _ in range(9)]
+        await running.until(lambda state: state["queue_total_waiters"] == 6)
+        renamed = backend(f"{stage.engine.url}/v1", "renamed", max_concurrency=3)
+        if by == "file":
+            assert await rewrite(running, backends_yaml(renamed, **top))
+        elif by == "API":
+            assert (await running.admin("DELETE", "backends/a")).status == 202
+            assert (await running.admin("POST", "backends", renamed)).status == 201
+        else:
+            drain = {"state": "drain"}
+            assert (await running.admin("PATCH", "backends/a", drain)).status == 200
+            assert (await running.admin("POST", "backends", renamed)).status == 201
+        state = await running.state()
+        one = state["backends"]["renamed"]
+        assert (one["effective_limit"], one["limit_reason"]) == (0, "predecessor")
+        assert any("instead of 3" in str(warning) for warning in state["warnings"])
+        for answered in range(1, 10):
+            held.release()
+            await clients[answered - 1].reply()
+            await until(lambda: len(stage.asked) == min(9, 3 + answered))  # noqa: B023
+            assert held.running == min(3, 9 - answered)
+        assert held.most_running == 3
+        one = (await running.settle())["backends"]["renamed"]
+        assert (one["effective_limit"], one["limit_reason"]) == (3, "configured")
+
+
 async def test_bug_196_a_lowered_limit_holds_as_soon_as_the_count_falls(lane: Lane) -> None:
     held = Held()
     async with lane.facing(held, max_concurrency=8) as stage:

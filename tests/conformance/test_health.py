@@ -151,12 +151,11 @@ async def test_bug_174_when_every_probe_is_slow_no_cascade_takes_all(
 async def test_bug_174_a_backend_that_serves_is_kept_whatever_its_probes_say(lane: Lane) -> None:
     """With traffic on all of them, none is ejected: answers are better proof than probes."""
     async with lane.facing(Probed(WELL), Probed(WELL), environ=FAST, kind="vllm") as stage:
-        for engine in stage.engines:
-            assert isinstance(engine, Probed)
         for _ in range(4):
             assert (await stage.running.ask()).status == 200
         for engine in stage.engines:
-            engine.probe = hangs  # type: ignore[attr-defined]
+            assert isinstance(engine, Probed)
+            engine.probe = hangs
         await probed(stage.engine, 8)
         assert {await health(stage.running, name) for name in "ab"} == {"up"}
 

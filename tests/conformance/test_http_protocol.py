@@ -371,6 +371,58 @@ async def test_bug_145_an_odd_target_contacts_nobody(lane: Lane) -> None:
         assert stage.asked == []
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1:9", "localhost", "[::1]:8400", "LocalHost:80"])
+async def test_a_target_in_absolute_form_is_taken_and_its_host_counts(
+    lane: Lane, host: str
+) -> None:
+    """RFC 9112, 3.2.2: a server must accept it, and ignore the Host header."""
+    async with lane.facing(says_hello) as stage:
+        client = await stage.client()
+        for path, headers in ((CHAT, b"Host: evil.example\r\n"), (f"{CHAT}?x=%2F", b"")):
+            await client.send(
+                b"POST http://%b%b HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b"
+                % (host.encode(), path.encode(), headers or b"host: a\r\n", len(BODY), BODY)
+            )
+            assert (await client.reply()).status == 200
+            asked = stage.asked[-1]
+            assert asked.target == path
+            assert asked.values(b"x-forwarded-host") == [host.encode()]
+            assert asked.values(b"host") == [f"127.0.0.1:{stage.engine.port}".encode()]
+        for path in (b"/v1/models", b"/api/lb/state", b"?x"):
+            await client.send(
+                b"GET http://%b%b HTTP/1.1\r\nHost: x\r\n\r\n" % (host.encode(), path)
+            )
+            assert (await client.reply()).status == 200, path
+        await client.send(b"GET http://%b/nothing HTTP/1.1\r\nHost: x\r\n\r\n" % host.encode())
+        assert (await client.reply()).status == 404
+        # The name that a change is asked under is the target's, too.
+        change = b'{"mode": "queue-all"}'
+        for name, status in ((host.encode(), 200), (b"evil.example", 404)):
+            await client.send(
+                b"PUT http://%b/api/lb/mode HTTP/1.1\r\nHost: evil.example\r\n"
+                b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+                % (name, len(change), change)
+            )
+            assert (await client.reply()).status == status, name
+
+
+async def test_options_of_the_whole_server_says_what_it_takes(lane: Lane) -> None:
+    async with lane.facing(says_hello) as stage:
+        client = await stage.client()
+        for target in (b"*", b"http://127.0.0.1"):
+            await client.send(b"OPTIONS %b HTTP/1.1\r\nHost: x\r\n\r\n" % target)
+            reply = await client.reply(bodiless=True)
+            assert reply.status == 204
+            (allow,) = reply.values(b"allow")
+            assert allow.split(b", ") == [
+                b"DELETE", b"GET", b"HEAD", b"OPTIONS", b"PATCH", b"POST", b"PUT",
+            ]  # fmt: skip
+        # A path has methods of its own.
+        await client.send(b"OPTIONS http://127.0.0.1/health HTTP/1.1\r\nHost: x\r\n\r\n")
+        reply = await client.reply()
+        assert (reply.status, reply.values(b"allow")) == (405, [b"GET, HEAD"])
+
+
 async def test_bug_145_an_odd_method_contacts_nobody(lane: Lane) -> None:
     async with lane.facing(says_hello) as stage:
         for method in (b"CONNECT", b"TRACE", b"PRI", b"BREW", b"post"):

@@ -39,9 +39,10 @@ def spec(
     serves: Iterable[Capability] = (Capability.GENERATE,),
     cap: int = 0,
     kind: Kind = Kind.VLLM,
+    server: str = "",
 ) -> BackendSpec:
     listed = None if models is None else frozenset(models)
-    return BackendSpec(name, kind, frozenset(serves), listed, max_concurrency, cap)
+    return BackendSpec(name, kind, frozenset(serves), listed, max_concurrency, cap, server=server)
 
 
 def ask(

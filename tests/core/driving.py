@@ -7,6 +7,7 @@ two machines over it: the invariants in test_gate_machine.py, the naive model in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -48,6 +49,7 @@ specs = st.builds(
     ),
     max_concurrency=st.sampled_from([1, 1, 1, 2, 2, 0, None]),
     max_input_tokens=st.sampled_from([0, 0, 10]),
+    server=st.sampled_from(["", "u", "u", "v"]),
 )
 asks = st.builds(
     Ask,
@@ -113,6 +115,8 @@ class GateDriver(RuleBasedStateMachine):
         self.now = 0.0
         self.selection = WatchedSelection()
         self.leases: list[Lease] = []
+        self.servers: dict[Lease, str] = {}
+        """Where each lease was granted."""
         self.tickets: list[Ticket] = []
         self.parks_no_more = False
         """The router drains and does not serve who is parked."""
@@ -146,11 +150,15 @@ class GateDriver(RuleBasedStateMachine):
         for effect in effects:
             self.tickets.remove(effect.ticket)
             if isinstance(effect, Granted):
-                self.leases.append(effect.lease)
+                self._take(effect.lease)
             elif effect.ticket.state.name == "EXPIRED":
                 self.expired += 1
             else:
                 self.refused += 1
+
+    def _take(self, lease: Lease) -> None:
+        self.leases.append(lease)
+        self.servers[lease] = lease.seat.spec.server
 
     def admit(self, ask: Ask, place: Place | None = None) -> None:
         self.before_step()
@@ -160,7 +168,7 @@ class GateDriver(RuleBasedStateMachine):
         self._book(effects)
         self.after_admission(ask, place, found)
         if isinstance(found, Lease):
-            self.leases.append(found)
+            self._take(found)
         elif isinstance(found, Ticket):
             self.tickets.append(found)
         else:
@@ -185,6 +193,7 @@ class GateDriver(RuleBasedStateMachine):
 
     def _end(self, lease: Lease, outcome: Outcome) -> None:
         self.leases.remove(lease)
+        del self.servers[lease]
         self.finished += 1
         self.step(lambda: self.gate.release(lease, outcome, self.now))
         self.step(lambda: self.gate.release(lease, outcome, self.now))
@@ -242,9 +251,7 @@ class GateDriver(RuleBasedStateMachine):
         seat = self._seat(data)
         if seat is not None:
             old = seat.spec
-            spec = BackendSpec(
-                old.name, old.kind, old.serves, old.models, most, old.max_input_tokens
-            )
+            spec = replace(old, max_concurrency=most)
             self.step(lambda: self.gate.put_backend(spec, self.now))
 
     @rule(data=st.data())

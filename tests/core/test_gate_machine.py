@@ -13,7 +13,7 @@ from lifeboat.core.limits import LimitInputs, effective_limit
 from lifeboat.core.queue import Place, Ticket, TicketState
 from lifeboat.core.seat import Lease, Seat
 from lifeboat.core.snapshot import parked_requests, take_view
-from lifeboat.core.vocabulary import Ask, Reason, Refusal
+from lifeboat.core.vocabulary import Ask, OperatorState, Reason, Refusal
 from tests.core.driving import GateDriver
 
 
@@ -155,8 +155,23 @@ class GateMachine(GateDriver):
             seat.spec.kind, seat.spec.max_concurrency, seat.slots, seat.shown_state,
             seat.standing.health, None, seat.saturation.ceiling,
             None if last_live else allowance, self.now < seat.throttled_until,
+            self._lingering(seat),
         )  # fmt: skip
         return effective_limit(inputs, self.gate.rules.limits).value
+
+    def _lingering(self, seat: Seat) -> int:
+        """What runs at the server of a backend for those who take nothing new there."""
+        server = seat.spec.server
+        return sum(
+            at == server
+            and (
+                lease.seat.spec.server != server
+                or lease.seat.leaving
+                or lease.seat.operator_state is not OperatorState.READY
+            )
+            for lease, at in self.servers.items()
+            if server and lease.holds_slot and lease.seat is not seat
+        )
 
     def _others_are_trusted(self, seat: Seat) -> bool:
         models = seat.spec.models or ()

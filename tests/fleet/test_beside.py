@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -75,9 +76,9 @@ async def desk_of(house: House) -> AsyncIterator[Desk]:
         await runner.cleanup()
 
 
-def beside(desk: Desk, server: Server, **more: object) -> Beside:
+def beside(desk: Desk, server: Server, **more: Any) -> Beside:
     told = Beside("b", desk.url, server.url, server.url, ttl_s=1.0, grace_s=2.0)
-    return replace(told, **more)  # type: ignore[arg-type]
+    return replace(told, **more)
 
 
 @asynccontextmanager
@@ -190,9 +191,9 @@ async def test_what_a_server_is_shows_in_its_own_answers(
     ("limit", "slots", "sent"), [("auto", 4, 4), ("auto", None, None), (2, 4, 2), (0, 4, 0)]
 )
 def test_auto_is_the_servers_slots_where_it_tells_them(
-    limit: object, slots: int | None, sent: int | None
+    limit: Any, slots: int | None, sent: int | None
 ) -> None:
-    told = replace(Beside("b", "http://r", "http://s", "http://a"), max_concurrency=limit)  # type: ignore[arg-type]
+    told = replace(Beside("b", "http://r", "http://s", "http://a"), max_concurrency=limit)
     body = registration_of(told, Learned(Kind.GGUF, slots))
     assert body.get("max_concurrency") == sent and body["url"] == "http://a"
     assert Registration.from_mapping(body).ttl_s == 15.0

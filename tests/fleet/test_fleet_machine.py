@@ -87,6 +87,7 @@ class FleetMachine(RuleBasedStateMachine):
         )  # fmt: skip
         self.asking: list[asyncio.Task[Lease | Refusal]] = []
         self.leases: list[Lease] = []
+        self.urls: dict[Lease, str] = {}
         self.patched: dict[str, int] = {}
         self.asked = 0
         self.run_in_loop(self.fleet.reload(self.configuration([])))
@@ -113,10 +114,33 @@ class FleetMachine(RuleBasedStateMachine):
             self.asking.remove(task)
             if isinstance(task.result(), Lease):
                 self.leases.append(task.result())
+        self.check_servers(self.leases[held:])
         if not whole:
             for lease in self.leases[held:]:
                 self.check_grant(lease)
         return result
+
+    def check_servers(self, new: list[Lease]) -> None:
+        """No server gets more than its cap, under whatever names, after a step with new leases.
+
+        Two names that both take requests have a cap each.
+        """
+        members = self.fleet.members()
+        self.urls = {lease: url for lease, url in self.urls.items() if lease in self.leases}
+        self.urls |= {lease: members[lease.backend].url for lease in new}
+        for lease in new:
+            url = self.urls[lease]
+            others = {
+                name
+                for name, member in members.items()
+                if member.url == url and name != lease.backend and self.takes_requests(name)
+            }
+            held = sum(at == url and other.backend not in others for other, at in self.urls.items())
+            assert held <= lease.seat.configured, "a server got more than its cap"
+
+    def takes_requests(self, name: str) -> bool:
+        seat = self.gate.seats.by_name[name]
+        return not seat.leaving and seat.operator_state is OperatorState.READY
 
     def check_grant(self, lease: Lease) -> None:
         """Judge a lease right after the step that gave it."""

@@ -11,7 +11,15 @@ import pytest
 
 from lifeboat.core.modes import Mode
 from lifeboat.core.seat import Lease
-from lifeboat.core.vocabulary import Ask, Capability, Kind, Outcome, Refusal, Verdict
+from lifeboat.core.vocabulary import (
+    Ask,
+    Capability,
+    Kind,
+    OperatorState,
+    Outcome,
+    Refusal,
+    Verdict,
+)
 from lifeboat.fleet import FleetError, Patch, Registration
 from lifeboat.fleet.reloader import Reloader
 from lifeboat.settings import BackendConfig, Configuration, ModelConfig, load
@@ -72,6 +80,73 @@ async def test_the_parked_of_a_model_that_moves_to_another_backend_stay_parked()
         await house.fleet.reload(configured(backend("b", two, models=("m",)), queue_enabled=True))
         lease = await waiting
         assert isinstance(lease, Lease) and lease.backend == "b"
+
+
+async def turns() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def test_a_renamed_backend_gets_no_more_than_its_server_has_left() -> None:
+    async with (
+        serving() as [one],
+        house_of(backend("a", one, models=("m",), max_concurrency=2), queue_enabled=True) as house,
+    ):
+        running = [await taken(house) for _ in range(2)]
+        waiting = [asyncio.get_running_loop().create_task(house.door.enter(ASK)) for _ in range(2)]
+        await asyncio.sleep(0)
+        renamed = backend("b", one, models=("m",), max_concurrency=2)
+        await house.fleet.reload(configured(renamed, queue_enabled=True))
+        await turns()
+        new = house.door.view().backends["b"]
+        assert (new.in_flight, new.effective_limit, new.limit_reason) == (0, 0, "predecessor")
+        for ended in (1, 2):
+            house.door.close(running.pop(), DONE)
+            await turns()
+            assert sum(task.done() for task in waiting) == ended
+        assert house.door.view().backends["b"].limit_reason == "configured"
+
+
+async def test_a_backend_that_takes_the_server_of_another_gets_what_that_one_leaves() -> None:
+    async with (
+        serving(2) as [one, two],
+        house_of(
+            backend("a", one, models=("m",), max_concurrency=2),
+            backend("b", two, models=("n",), max_concurrency=2),
+            hold_when_down=True,
+        ) as house,
+    ):
+        house.door.close(await taken(house), Outcome(Verdict.REFUSED))
+        running = [await house.door.enter(Ask("n", Capability.GENERATE)) for _ in range(2)]
+        waiting = [asyncio.get_running_loop().create_task(house.door.enter(ASK)) for _ in range(2)]
+        await asyncio.sleep(0)
+        exchanged = configured(
+            backend("a", two, models=("m",), max_concurrency=2),
+            backend("b", one, models=("n",), max_concurrency=2),
+            hold_when_down=True,
+        )
+        await house.fleet.reload(exchanged)
+        await turns()
+        assert not any(task.done() for task in waiting)
+        assert house.door.view().backends["a"].limit_reason == "predecessor"
+        for lease in running:
+            assert isinstance(lease, Lease)
+            house.door.close(lease, DONE)
+        for task in waiting:
+            assert isinstance(await task, Lease)
+
+
+async def test_what_an_operator_closed_stays_closed_where_its_server_moves() -> None:
+    async with (
+        serving(2) as [one, two],
+        house_of(backend("a", one, models=("m",))) as house,
+    ):
+        house.fleet.patch("a", Patch(state=OperatorState.MAINT))
+        await house.fleet.reload(configured(backend("a", two, models=("m",))))
+        assert house.door.view().backends["a"].limit_reason == "maint"
+        house.fleet.patch("a", Patch(state=OperatorState.READY))
+        await house.fleet.reload(configured(backend("a", one, models=("m",))))
+        assert house.door.view().backends["a"].limit_reason == "default"
 
 
 @pytest.mark.parametrize("fault", ["engine", "ca", "name"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import orjson
 
@@ -15,8 +16,8 @@ from tests.observe.scenes import backend, pool, view
 STATUS = ScalingStatus("command", 1, 8, 0.5, 0, 4, 3, ScalingReason.SUSTAINED, "no \ud800 quota")
 
 
-def page(*args: object) -> dict:
-    return orjson.loads(orjson.dumps(capacity_json(*args)))  # type: ignore[arg-type]
+def page(*args: Any) -> dict:
+    return orjson.loads(orjson.dumps(capacity_json(*args)))
 
 
 def test_a_pool_in_figures() -> None:

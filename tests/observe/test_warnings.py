@@ -51,8 +51,15 @@ def test_a_ceiling_that_cannot_drain_within_the_ttl_is_a_warning(
         assert "only 60 would be served" in found[0].message
 
 
+def test_a_limit_that_a_predecessor_takes_from_is_a_warning() -> None:
+    after = backend(effective_limit=5, limit_reason="predecessor")
+    (found,) = all_warnings(view((after,)), {}, {})
+    assert found.backend == "sim-a"
+    assert found.message.startswith("sim-a may hold 5 instead of 32:")
+
+
 def test_two_names_with_one_url_are_a_warning_without_its_password() -> None:
-    urls = {"a": "http://u:pw@h:1/", "b": "http://u:pw@h:1", "c": "http://h:2"}
+    urls = {"a": "http://u:pw@h:1/", "b": "HTTP://u:pw@h:1/v1", "c": "http://h:2"}
     (found,) = all_warnings(view(), urls, {})
     assert found.backend is None
     assert found.message.startswith("a, b have one url, http://h:1:")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from lifeboat.simulate.cases import Case, run_case
 from lifeboat.simulate.figures import Figures
@@ -13,9 +14,9 @@ from lifeboat.simulate.traces import Arrival
 B200 = {"model": "gpt-oss-20b", "hardware": "b200"}
 
 
-def entry(name: str = "a", **fields: object) -> dict[str, object]:
+def entry(name: str = "a", **fields: Any) -> dict[str, object]:
     """Return a simulated backend of the model `m`; its engine's options under `simulate`."""
-    simulate = {**B200, "max_num_seqs": 4, **fields.pop("simulate", {})}  # type: ignore[dict-item]
+    simulate = {**B200, "max_num_seqs": 4, **fields.pop("simulate", {})}
     return {"name": name, "kind": "simulated", "models": ["m"], "simulate": simulate, **fields}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import AsyncIterator
+from typing import Literal
 
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, ConsoleMessage, Locator, Page, Request, async_playwright
@@ -15,6 +16,7 @@ FLAGS = [
 ]  # fmt: skip
 WIDE = (1280, 1000)
 NARROW = (390, 844)
+Scheme = Literal["light", "dark"]
 PATIENCE_MS = 10_000
 
 
@@ -102,12 +104,12 @@ class Watched:
 
 @contextlib.asynccontextmanager
 async def watching(
-    browser: Browser, url: str, size: tuple[int, int] = WIDE, scheme: str = "light"
+    browser: Browser, url: str, size: tuple[int, int] = WIDE, scheme: Scheme = "light"
 ) -> AsyncIterator[Watched]:
     """Open the dashboard; at the end it must have done nothing that it should not."""
     context = await browser.new_context(
         viewport={"width": size[0], "height": size[1]},
-        color_scheme=scheme,  # type: ignore[arg-type]
+        color_scheme=scheme,
     )
     page = await context.new_page()
     page.set_default_timeout(PATIENCE_MS)

@@ -19,9 +19,9 @@ from playwright.async_api import Browser
 from lifeboat.sim.config import EngineConfig
 from lifeboat.sim.server import SimulatedServer
 from tests.running import Running, running_router
-from tests.web.browsing import NARROW, WIDE, chromium, watching
+from tests.web.browsing import NARROW, WIDE, Scheme, chromium, watching
 
-SHOTS = [
+SHOTS: list[tuple[str, tuple[int, int], Scheme]] = [
     ("dashboard", WIDE, "light"),
     ("dashboard-dark", WIDE, "dark"),
     ("dashboard-narrow", NARROW, "light"),

@@ -32,8 +32,8 @@ class Front:
     """A minimal router: one backend, no gate. It notes what the relay reported."""
 
     port: int = 0
-    backend: ScriptedBackend = field(default=None)  # type: ignore[assignment]
-    upstream: PooledUpstream = field(default=None)  # type: ignore[assignment]
+    backend: ScriptedBackend = field(init=False)
+    upstream: PooledUpstream = field(init=False)
     ends: list[RelayEnd] = field(default_factory=list)
     upstream_ended_at: list[float] = field(default_factory=list)
     first_bytes: int = 0

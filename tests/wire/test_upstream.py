@@ -8,11 +8,12 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lifeboat.core.vocabulary import Verdict
-from lifeboat.wire.exchange import HIGH_WATER_BYTES
+from lifeboat.wire.exchange import HIGH_WATER_BYTES, Exchange
 from lifeboat.wire.pool import PooledUpstream
 from lifeboat.wire.upstream import Answer, Target, UpstreamError
 from tests.peers import Peer, ScriptedBackend, until
@@ -21,8 +22,8 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def target(backend: ScriptedBackend, **changes: object) -> Target:
-    return Target("b", backend.url, **changes)  # type: ignore[arg-type]
+def target(backend: ScriptedBackend, **changes: Any) -> Target:
+    return Target("b", backend.url, **changes)
 
 
 def head_for(backend: ScriptedBackend, body: bytes | None = None) -> list[tuple[bytes, bytes]]:
@@ -314,7 +315,8 @@ async def test_no_head_in_time_is_a_first_byte_timeout(upstream: PooledUpstream)
 
 async def test_a_backend_that_reads_no_body_times_out_too(upstream: PooledUpstream) -> None:
     async def script(peer: Peer) -> None:
-        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        transport: Any = peer.writer.transport
+        transport.pause_reading()
         await asyncio.sleep(30)
 
     async with ScriptedBackend(script) as backend:
@@ -531,7 +533,8 @@ async def test_an_answer_that_is_not_read_holds_the_backend_back(upstream: Poole
         await until(lambda: sent > 0)
         await asyncio.sleep(0.3)
         # The kernel's buffers take some megabytes; our own share is bounded.
-        assert answer._reader.buffered_bytes < HIGH_WATER_BYTES + (1 << 20)  # type: ignore[attr-defined]
+        assert isinstance(answer, Exchange)
+        assert answer._reader.buffered_bytes < HIGH_WATER_BYTES + (1 << 20)
         assert sent < 32 << 20
         assert len(await whole(answer)) == 1000 * 65536
 

@@ -9,6 +9,7 @@ export const LIMIT_REASONS = {
   ungated: "no gate: max_concurrency is 0",
   superfast: "clamped by the superfast mode",
   share: "this router's share of the limit",
+  predecessor: "less what still runs on its server under another name",
   adaptive: "lowered by what was observed",
   saturated: "the server said it is full; rises again step by step",
   suspect: "failed repeatedly: one trial at a time",
