@@ -82,7 +82,13 @@ def test_every_configuration_that_is_shipped_would_start(tmp_path: Path, path: s
     assert configure(tmp_path, text, environ).warnings == ()
 
 
-@pytest.mark.parametrize("path", [".ci/run", "deploy/run-gguf.sh", "deploy/install-gguf.sh"])
+SCRIPTS = [
+    ".ci/run",
+    *(f"deploy/{do}-{engine}.sh" for do in ("run", "install") for engine in ("gguf", "vllm")),
+]
+
+
+@pytest.mark.parametrize("path", SCRIPTS)
 def test_a_script_stops_at_its_first_failure(path: str) -> None:
     text = (ROOT / path).read_text(encoding="utf-8")
     assert text.startswith("#!/usr/bin/env bash\n")

@@ -55,6 +55,17 @@ def _limit(ctx: click.Context, param: click.Parameter, value: str) -> int | Lite
         raise click.BadParameter("must be auto, or a number from 0", ctx, param) from None
 
 
+def _seconds(flag: str, default: str, bounds: Duration, says: str) -> Any:
+    return click.option(
+        flag,
+        default=default,
+        show_default=True,
+        metavar="SECONDS",
+        callback=_checked(bounds),
+        help=says,
+    )
+
+
 @click.command()
 @click.option(
     "--router",
@@ -102,21 +113,14 @@ def _limit(ctx: click.Context, param: click.Parameter, value: str) -> int | Lite
     metavar="auto|N",
     help="Most requests in flight; auto is the slots it reports.",
 )
-@click.option(
+@_seconds(
     "--ttl",
-    default="15",
-    show_default=True,
-    metavar="SECONDS",
-    callback=_checked(Duration(1, 86_400)),
-    help="The router drops the server when it hears nothing for this long.",
+    "15",
+    Duration(1, 86_400),
+    "The router drops the server when it hears nothing for this long.",
 )
-@click.option(
-    "--grace",
-    default="120",
-    show_default=True,
-    metavar="SECONDS",
-    callback=_checked(Duration(0, 604_800)),
-    help="Longest wait for running requests after SIGTERM.",
+@_seconds(
+    "--grace", "120", Duration(0, 604_800), "Longest wait for running requests after SIGTERM."
 )
 @click.option(
     "--token",

@@ -7,6 +7,7 @@ import json
 import random
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_S = 600.0
 
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def _number(
+    flag: str,
+    default: float,
+    bounds: click.IntRange | click.FloatRange,
+    says: str,
+    parameter: str | None = None,
+) -> Decorator:
+    """Return an option that takes a number. parameter: its name in code, if not the flag's."""
+    names = (flag,) if parameter is None else (flag, parameter)
+    return click.option(*names, default=default, show_default=True, type=bounds, help=says)
+
 
 @click.command()
 @click.argument("url")
@@ -32,51 +47,21 @@ REQUEST_TIMEOUT_S = 600.0
     help="Sent as a bearer token. Better "
     "given by the variable LIFEBOAT_TUNE_API_KEY: command lines can be read.",
 )
-@click.option(
-    "--up-to",
-    default=256,
-    show_default=True,
-    type=click.IntRange(1, 4096),
-    help="The highest concurrency.",
-)
+@_number("--up-to", 256, click.IntRange(1, 4096), "The highest concurrency.")
 @click.option("--steps", "chosen", metavar="N,N,...", help="These concurrencies and no others.")
-@click.option(
-    "--step",
-    "step_s",
-    default=5.0,
-    show_default=True,
-    type=click.FloatRange(0.2, 600.0),
-    help="Seconds measured in each step.",
-)
-@click.option(
+@_number("--step", 5.0, click.FloatRange(0.2, 600.0), "Seconds measured in each step.", "step_s")
+@_number(
     "--budget",
+    180.0,
+    click.FloatRange(1.0, 86_400.0),
+    "Seconds after which no step begins.",
     "budget_s",
-    default=180.0,
-    show_default=True,
-    type=click.FloatRange(1.0, 86_400.0),
-    help="Seconds after which no step begins.",
 )
-@click.option(
-    "--refine",
-    default=3,
-    show_default=True,
-    type=click.IntRange(0, 10),
-    help="Steps between those of the ladder, to place the knee.",
+@_number(
+    "--refine", 3, click.IntRange(0, 10), "Steps between those of the ladder, to place the knee."
 )
-@click.option(
-    "--input-tokens",
-    default=200,
-    show_default=True,
-    type=click.IntRange(1, 100_000),
-    help="Mean length of a prompt, in words.",
-)
-@click.option(
-    "--output-tokens",
-    default=100,
-    show_default=True,
-    type=click.IntRange(2, 100_000),
-    help="Mean length of an answer.",
-)
+@_number("--input-tokens", 200, click.IntRange(1, 100_000), "Mean length of a prompt, in words.")
+@_number("--output-tokens", 100, click.IntRange(2, 100_000), "Mean length of an answer.")
 @click.option("--seed", default=1, show_default=True, help="Of the lengths.")
 @click.option(
     "--html",

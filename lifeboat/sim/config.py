@@ -14,6 +14,7 @@ from lifeboat.core.vocabulary import Capability
 from lifeboat.sim.catalogue import load_hardware, load_model
 from lifeboat.sim.cost import CostModel
 from lifeboat.sim.driver import Pacing
+from lifeboat.sim.engine import Engine
 from lifeboat.sim.kv import BLOCK_TOKENS
 from lifeboat.sim.problems import ConfigError as ConfigError
 from lifeboat.sim.problems import Fields, Problem
@@ -127,6 +128,20 @@ class EngineConfig:
     def context_tokens(self) -> int:
         """Longest sequence: the configured cap, else the model's."""
         return self.max_model_len or load_model(self.model).max_context
+
+    def engines(self) -> list[Engine]:
+        """Return a fresh engine a replica."""
+        cost = self.cost_model()
+        return [
+            Engine(
+                cost,
+                max_num_seqs=self.max_num_seqs,
+                max_waiting=self.max_waiting,
+                token_budget=self.max_num_batched_tokens,
+                kv_blocks=self.kv_blocks,
+            )
+            for _ in range(self.replicas)
+        ]
 
     def cost_model(self) -> CostModel:
         """Return the step times of this engine; raises ConfigError for an unknown name."""

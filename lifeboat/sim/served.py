@@ -11,7 +11,6 @@ from typing import Any
 
 from lifeboat.sim.config import EngineConfig
 from lifeboat.sim.driver import EngineDriver, EngineGoneError, Reply, Saturated, TooManyInFlight
-from lifeboat.sim.engine import Engine
 from lifeboat.sim.metrics import Latencies
 from lifeboat.sim.scheduler import Sequence
 
@@ -27,22 +26,15 @@ class ServedModel:
         self.names = config.names
         self.context_tokens = config.context_tokens
         self.first_token = Latencies()
-        cost = config.cost_model()
         self.drivers = [
             EngineDriver(
-                Engine(
-                    cost,
-                    max_num_seqs=config.max_num_seqs,
-                    max_waiting=config.max_waiting,
-                    token_budget=config.max_num_batched_tokens,
-                    kv_blocks=config.kv_blocks,
-                ),
+                engine,
                 clock=clock,
                 time_scale=config.time_scale,
                 pacing=config.pacing,
                 max_in_flight=config.max_num_queued_reqs,
             )
-            for _ in range(config.replicas)
+            for engine in config.engines()
         ]
 
     @property

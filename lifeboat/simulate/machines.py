@@ -22,17 +22,7 @@ class Machine:
         self.context_tokens = config.context_tokens
         self.refused = 0
         self._scale = config.time_scale
-        cost = config.cost_model()
-        self.engines = [
-            Engine(
-                cost,
-                max_num_seqs=config.max_num_seqs,
-                max_waiting=config.max_waiting,
-                token_budget=config.max_num_batched_tokens,
-                kv_blocks=config.kv_blocks,
-            )
-            for _ in range(config.replicas)
-        ]
+        self.engines = config.engines()
 
     @property
     def seats(self) -> int:

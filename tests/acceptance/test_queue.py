@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,12 @@ class Line:
         self.asks.append(ask)
         return ask
 
+    async def fill(self, engine: HeldEngine, *tags: str) -> None:
+        """Send requests that an idle engine takes all."""
+        for tag in tags:
+            self.send(tag)
+        await until(lambda: len(engine.running) == len(tags))
+
     async def park(self, *waiting: tuple[str, str, str | None]) -> None:
         before = self.depth()
         for number, (tag, text, priority) in enumerate(waiting, 1):
@@ -41,6 +48,16 @@ class Line:
 
     def depth(self) -> int:
         return self.running.router.view().parked
+
+
+@contextlib.asynccontextmanager
+async def lined(yaml: str, directory: Path, environ: Mapping[str, str]) -> AsyncIterator[Line]:
+    """Run a router; whatever was sent to it by the line is waited for at the end."""
+    async with (
+        running_router(yaml, directory, environ) as running,
+        asyncio.TaskGroup() as tasks,
+    ):
+        yield Line(running, tasks)
 
 
 def parked(*tags: str) -> list[tuple[str, str, str | None]]:
@@ -89,30 +106,28 @@ async def test_the_ceiling_parks_eight_refuses_the_next_and_expires_the_eight_un
         assert engine.tags() == ["run", "run"]
 
 
+ALL_KINDS = [
+    ("long", "word " * 300, None),
+    ("low", "Hello", "low"),
+    ("short", "Hello", None),
+    ("high-long", "word " * 300, "high"),
+    ("high", "Hello", "high"),
+]
+"""Tag, text and priority of what is parked, in the order it came."""
+
+
 @pytest.mark.parametrize(
     ("environ", "waiting", "order"),
     [
         pytest.param(
             QUEUE_ON,
-            [
-                ("long", "word " * 300, None),
-                ("low", "Hello", "low"),
-                ("short", "Hello", None),
-                ("high-long", "word " * 300, "high"),
-                ("high", "Hello", "high"),
-            ],
+            ALL_KINDS,
             ["high", "high-long", "short", "long", "low"],
             id="class, then smallest",
         ),
         pytest.param(
             QUEUE_ALL,
-            [
-                ("long", "word " * 300, None),
-                ("low", "Hello", "low"),
-                ("short", "Hello", None),
-                ("high-long", "word " * 300, "high"),
-                ("high", "Hello", "high"),
-            ],
+            ALL_KINDS,
             ["high-long", "high", "long", "short", "low"],
             id="class, then first come",
         ),
@@ -132,13 +147,8 @@ async def test_the_parked_go_in_the_order_of_the_mode(
 ) -> None:
     async with HeldEngine() as engine:
         yaml = backends_yaml(backend(engine.url, max_concurrency=1), queue={"max_depth": 50})
-        async with (
-            running_router(yaml, tmp_path, environ) as running,
-            asyncio.TaskGroup() as tasks,
-        ):
-            line = Line(running, tasks)
-            line.send("run")
-            await until(lambda: len(engine.running) == 1)
+        async with lined(yaml, tmp_path, environ) as line:
+            await line.fill(engine, "run")
             await line.park(*waiting)
             engine.release_all()
             await asyncio.wait(line.asks)
@@ -153,13 +163,8 @@ async def test_the_boosted_go_first_in_order_of_arrival_whatever_their_class_and
     async with HeldEngine() as engine:
         yaml = backends_yaml(backend(engine.url, max_concurrency=1), queue={"max_depth": 50})
         environ = {**QUEUE_ON, "LIFEBOAT_LB_QUEUE_DEADLINE_BOOST_SEC": "0.6"}
-        async with (
-            running_router(yaml, tmp_path, environ) as running,
-            asyncio.TaskGroup() as tasks,
-        ):
-            line = Line(running, tasks)
-            line.send("run")
-            await until(lambda: len(engine.running) == 1)
+        async with lined(yaml, tmp_path, environ) as line:
+            await line.fill(engine, "run")
             await line.park(
                 ("old-low-long", "word " * 300, "low"),
                 ("old-normal", "Hello", None),
@@ -178,13 +183,9 @@ async def test_a_raised_limit_wakes_exactly_as_many_as_fit_and_nobody_overtakes(
 ) -> None:
     async with HeldEngine() as engine:
         yaml = backends_yaml(backend(engine.url, max_concurrency=1), queue={"max_depth": 50})
-        async with (
-            running_router(yaml, tmp_path, QUEUE_ON) as running,
-            asyncio.TaskGroup() as tasks,
-        ):
-            line = Line(running, tasks)
-            line.send("run")
-            await until(lambda: len(engine.running) == 1)
+        async with lined(yaml, tmp_path, QUEUE_ON) as line:
+            running = line.running
+            await line.fill(engine, "run")
             await line.park(*parked("w1", "w2", "w3", "w4", "w5"))
             patched = await running.admin("PATCH", "backends/a", {"max_concurrency": 3})
             fresh = line.send("fresh")
@@ -206,14 +207,9 @@ async def test_a_raised_limit_wakes_exactly_as_many_as_fit_and_nobody_overtakes(
 async def test_a_lowered_limit_drains_and_evicts_nobody(tmp_path: Path) -> None:
     async with HeldEngine() as engine:
         yaml = backends_yaml(backend(engine.url, max_concurrency=3))
-        async with (
-            running_router(yaml, tmp_path, QUEUE_ON) as running,
-            asyncio.TaskGroup() as tasks,
-        ):
-            line = Line(running, tasks)
-            for number in range(3):
-                line.send(f"r{number}")
-            await until(lambda: len(engine.running) == 3)
+        async with lined(yaml, tmp_path, QUEUE_ON) as line:
+            running = line.running
+            await line.fill(engine, "r0", "r1", "r2")
             await line.park(*parked("w1", "w2"))
             await running.admin("PATCH", "backends/a", {"max_concurrency": 1})
             engine.release(2)
@@ -229,13 +225,9 @@ async def test_a_lowered_limit_drains_and_evicts_nobody(tmp_path: Path) -> None:
 async def test_a_newly_registered_backend_serves_the_parked_at_once(tmp_path: Path) -> None:
     async with HeldEngine() as first, HeldEngine() as second:
         yaml = backends_yaml(backend(first.url, max_concurrency=1), queue={"max_depth": 50})
-        async with (
-            running_router(yaml, tmp_path, QUEUE_ON) as running,
-            asyncio.TaskGroup() as tasks,
-        ):
-            line = Line(running, tasks)
-            line.send("run")
-            await until(lambda: len(first.running) == 1)
+        async with lined(yaml, tmp_path, QUEUE_ON) as line:
+            running = line.running
+            await line.fill(first, "run")
             await line.park(*parked("w1", "w2", "w3"))
             added = await running.admin(
                 "POST", "backends", backend(second.url, "b", max_concurrency=2)
@@ -262,14 +254,9 @@ async def test_a_change_of_mode_wakes_exactly_as_many_as_fit(tmp_path: Path) -> 
     async with HeldEngine() as engine:
         yaml = backends_yaml(backend(engine.url, max_concurrency=6), queue={"max_depth": 50})
         environ = {**QUEUE_ON, "LIFEBOAT_LB_MODE": "superfast"}
-        async with (
-            running_router(yaml, tmp_path, environ) as running,
-            asyncio.TaskGroup() as tasks,
-        ):
-            line = Line(running, tasks)
-            for number in range(4):
-                line.send(f"r{number}")
-            await until(lambda: len(engine.running) == 4)
+        async with lined(yaml, tmp_path, environ) as line:
+            running = line.running
+            await line.fill(engine, "r0", "r1", "r2", "r3")
             await line.park(*parked("w1", "w2", "w3", "w4"))
             changed = await running.admin("PUT", "mode", {"mode": "max-concurrency"})
             assert (changed.status, changed.json["mode"]) == (200, "default")
@@ -290,13 +277,9 @@ async def test_turning_the_queue_off_keeps_the_parked_and_refuses_the_fresh(
 ) -> None:
     async with HeldEngine() as engine:
         yaml = backends_yaml(backend(engine.url, max_concurrency=1))
-        async with (
-            running_router(yaml, tmp_path, QUEUE_ON) as running,
-            asyncio.TaskGroup() as tasks,
-        ):
-            line = Line(running, tasks)
-            line.send("run")
-            await until(lambda: len(engine.running) == 1)
+        async with lined(yaml, tmp_path, QUEUE_ON) as line:
+            running = line.running
+            await line.fill(engine, "run")
             await line.park(*parked("w1"))
             off = await running.admin("PUT", "mode", {"queue_enabled": False})
             assert off.json["queue_enabled"] is False
@@ -312,14 +295,10 @@ async def test_an_undrained_backend_serves_the_parked_at_once(tmp_path: Path, st
         yaml = backends_yaml(
             backend(a.url, "a", max_concurrency=1), backend(b.url, "b", max_concurrency=1)
         )
-        async with (
-            running_router(yaml, tmp_path, QUEUE_ON) as running,
-            asyncio.TaskGroup() as tasks,
-        ):
-            line = Line(running, tasks)
+        async with lined(yaml, tmp_path, QUEUE_ON) as line:
+            running = line.running
             await running.admin("PATCH", "backends/b", {"state": state})
-            line.send("run")
-            await until(lambda: len(a.running) == 1)
+            await line.fill(a, "run")
             assert (await running.state())["backends"]["b"]["effective_limit"] == 0
             await line.park(*parked("w1"))
             await running.admin("PATCH", "backends/b", {"state": "ready"})

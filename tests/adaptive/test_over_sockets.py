@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import pytest
 
@@ -50,38 +53,40 @@ async def limits(router: Running, seconds: float) -> list[int]:
     return found
 
 
-@pytest.mark.slow
-async def test_it_follows_an_engine_down_and_up_and_clients_see_no_529(tmp_path: Path) -> None:
-    engine = SimulatedServer(
-        [
-            EngineConfig(
-                served_names=("m",), max_num_seqs=SEATS, max_waiting=4, time_scale=TIME_SCALE
-            )
-        ]
-    )
+@contextlib.asynccontextmanager
+async def crowded(directory: Path, **options: Any) -> AsyncIterator[tuple[Crowd, Running, str]]:
+    """Run an engine, a router that learns its limit, and users; yields the engine's url, too."""
+    config = EngineConfig(served_names=("m",), time_scale=TIME_SCALE, **options)
+    engine = SimulatedServer([config])
     url = await engine.start("127.0.0.1", 0)
     entry = backend(url, kind="simulated", max_concurrency=64, adaptive=True)
     yaml = backends_yaml(entry, queue={"enabled": True, "ttl": "60s", "max_depth": USERS})
     try:
-        async with running_router(yaml, tmp_path) as router:
+        async with running_router(yaml, directory) as router:
             crowd = Crowd(router)
             users = [asyncio.ensure_future(crowd.user()) for _ in range(USERS)]
             try:
-                await limits(router, 4.0)
-                before = await limits(router, 2.0)
-                await retune(router, url, FEWER)
-                await limits(router, 4.0)
-                low = await limits(router, 2.0)
-                await retune(router, url, SEATS)
-                await limits(router, 6.0)
-                after = await limits(router, 2.0)
-                reason = (await router.state())["backends"]["a"]["limit_reason"]
+                yield crowd, router, url
             finally:
                 for user in users:
                     user.cancel()
                 await asyncio.gather(*users, return_exceptions=True)
     finally:
         await engine.close()
+
+
+@pytest.mark.slow
+async def test_it_follows_an_engine_down_and_up_and_clients_see_no_529(tmp_path: Path) -> None:
+    async with crowded(tmp_path, max_num_seqs=SEATS, max_waiting=4) as (crowd, router, url):
+        await limits(router, 4.0)
+        before = await limits(router, 2.0)
+        await retune(router, url, FEWER)
+        await limits(router, 4.0)
+        low = await limits(router, 2.0)
+        await retune(router, url, SEATS)
+        await limits(router, 6.0)
+        after = await limits(router, 2.0)
+        reason = (await router.state())["backends"]["a"]["limit_reason"]
     assert 0.75 * SEATS <= mean(before) <= 1.25 * SEATS, before
     assert mean(low) <= FEWER + 4, low
     assert 0.75 * SEATS <= mean(after) <= 1.25 * SEATS, after
@@ -91,24 +96,9 @@ async def test_it_follows_an_engine_down_and_up_and_clients_see_no_529(tmp_path:
 
 @pytest.mark.slow
 async def test_an_engine_that_never_refuses_is_found_by_its_first_tokens(tmp_path: Path) -> None:
-    config = EngineConfig(served_names=("m",), max_num_seqs=8, time_scale=TIME_SCALE)
-    engine = SimulatedServer([config])
-    url = await engine.start("127.0.0.1", 0)
-    entry = backend(url, kind="simulated", max_concurrency=64, adaptive=True)
-    yaml = backends_yaml(entry, queue={"enabled": True, "ttl": "60s", "max_depth": USERS})
-    try:
-        async with running_router(yaml, tmp_path) as router:
-            crowd = Crowd(router)
-            users = [asyncio.ensure_future(crowd.user()) for _ in range(USERS)]
-            try:
-                await limits(router, 7.0)
-                settled = await limits(router, 2.0)
-            finally:
-                for user in users:
-                    user.cancel()
-                await asyncio.gather(*users, return_exceptions=True)
-    finally:
-        await engine.close()
+    async with crowded(tmp_path, max_num_seqs=8) as (_, router, _):
+        await limits(router, 7.0)
+        settled = await limits(router, 2.0)
     assert 0.75 * 8 <= mean(settled) <= 1.5 * 8, settled
 
 

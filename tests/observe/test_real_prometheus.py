@@ -58,30 +58,34 @@ async def page_port() -> AsyncIterator[int]:
 
 @pytest.mark.real
 async def test_prometheus_scrapes_every_metric_of_the_table(page_port: int, tmp_path: Path) -> None:
+    assert not await missing_after_a_scrape(page_port, tmp_path)
+
+
+async def missing_after_a_scrape(port: int, directory: Path) -> set[str]:
+    """Have a real Prometheus scrape a page; return the metrics of the table that it lacks then."""
     binary = shutil.which("prometheus")
     assert binary, "prometheus is not installed: apt-get install prometheus"
-    config = tmp_path / "prometheus.yml"
-    config.write_text(CONFIG % page_port)
-    port = free_port()
-    with (tmp_path / "log").open("wb") as log:
+    config = directory / "prometheus.yml"
+    config.write_text(CONFIG % port)
+    own = free_port()
+    with (directory / "log").open("wb") as log:
         server = await asyncio.create_subprocess_exec(
             binary,
             f"--config.file={config}",
-            f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-            f"--web.listen-address=127.0.0.1:{port}",
+            f"--storage.tsdb.path={directory / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{own}",
             stdout=log,
             stderr=log,
         )
     try:
-        names = await scraped_names(f"http://127.0.0.1:{port}")
+        names = await _scraped_names(f"http://127.0.0.1:{own}")
     finally:
         server.terminate()
         await asyncio.wait_for(server.wait(), 20)
-    missing = {row.name for row in METRICS} - {name.removesuffix("_bucket") for name in names}
-    assert not missing
+    return {row.name for row in METRICS} - {name.removesuffix("_bucket") for name in names}
 
 
-async def scraped_names(url: str) -> set[str]:
+async def _scraped_names(url: str) -> set[str]:
     """Return the names of our series, as soon as there are any; at most 30 s."""
     query = {"match[]": '{job="lifeboat",__name__=~"lifeboat_.*"}'}
     async with aiohttp.ClientSession() as session, asyncio.timeout(30):

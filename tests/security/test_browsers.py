@@ -12,6 +12,7 @@ import pytest
 
 from tests.peers import RawClient, Reply
 from tests.running import Running, backend, backends_yaml, running_router
+from tests.security.changes import CHANGES
 
 MODE = json.dumps({"mode": "superfast"}).encode()
 NOBODY = backends_yaml(backend("http://127.0.0.1:9"))
@@ -125,16 +126,7 @@ async def test_the_name_that_is_listened_on_is_this_machines_own(tmp_path: Path)
         assert (await put_mode(running, b"Host: 0.0.0.1:{port}")).status == 403
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
-        ("PUT", "mode", {"mode": "superfast"}),
-        ("POST", "backends", {"url": "http://127.0.0.1:9", "name": "b"}),
-        ("PATCH", "backends/a", {"max_concurrency": 3}),
-        ("DELETE", "backends/a", None),
-        ("POST", "explain", {"path": "/v1/chat/completions", "body": {"model": "m"}}),
-    ],
-)
+@pytest.mark.parametrize(("method", "path", "body"), CHANGES)
 async def test_no_changing_call_is_taken_from_another_sites_page(
     tmp_path: Path, method: str, path: str, body: object
 ) -> None:

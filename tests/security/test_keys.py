@@ -19,13 +19,18 @@ def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-async def test_keys_and_the_token_come_from_files(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("first\nsecond,third\n")
-    (tmp_path / "token").write_text("sesame\n")
-    environ = {
-        "LIFEBOAT_API_KEYS_FILE": str(tmp_path / "keys"),
-        "LIFEBOAT_ADMIN_TOKEN_FILE": str(tmp_path / "token"),
+def secret_files(directory: Path, keys: str, token: str) -> dict[str, str]:
+    """Write both files, and return the variables that name them."""
+    (directory / "keys").write_text(keys)
+    (directory / "token").write_text(token)
+    return {
+        "LIFEBOAT_API_KEYS_FILE": str(directory / "keys"),
+        "LIFEBOAT_ADMIN_TOKEN_FILE": str(directory / "token"),
     }
+
+
+async def test_keys_and_the_token_come_from_files(tmp_path: Path) -> None:
+    environ = secret_files(tmp_path, "first\nsecond,third\n", "sesame\n")
     async with HeldEngine(hold_s=0.0) as engine:
         yaml = backends_yaml(backend(engine.url))
         async with running_router(yaml, tmp_path, environ) as running:
@@ -42,12 +47,7 @@ async def test_keys_and_the_token_come_from_files(tmp_path: Path) -> None:
 async def test_a_key_that_is_taken_out_of_its_file_is_refused_after_a_reload(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "keys").write_text("old\nkept\n")
-    (tmp_path / "token").write_text("old-token")
-    environ = {
-        "LIFEBOAT_API_KEYS_FILE": str(tmp_path / "keys"),
-        "LIFEBOAT_ADMIN_TOKEN_FILE": str(tmp_path / "token"),
-    }
+    environ = secret_files(tmp_path, "old\nkept\n", "old-token")
     async with HeldEngine(hold_s=0.0) as engine:
         yaml = backends_yaml(backend(engine.url))
         async with running_router(yaml, tmp_path, environ) as running:

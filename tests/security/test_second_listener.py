@@ -12,6 +12,7 @@ from lifeboat.runtime import StartError
 from lifeboat.web import static_files
 from tests.acceptance.engines import HeldEngine
 from tests.running import backend, backends_yaml, running_router
+from tests.security.changes import CHANGES
 
 EVERYBODYS = {"/health", "/ready", "/v1/models", "/v1/models/{name}"}
 """Paths of the router's own that both listeners have: load balancers and clients ask for them."""
@@ -43,16 +44,7 @@ async def test_every_path_is_on_the_listener_that_it_is_for(tmp_path: Path) -> N
             assert not engine.asked
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
-        ("PUT", "mode", {"mode": "superfast"}),
-        ("POST", "backends", {"url": "http://127.0.0.1:9", "name": "b"}),
-        ("PATCH", "backends/a", {"max_concurrency": 3}),
-        ("DELETE", "backends/a", None),
-        ("POST", "explain", {"path": "/v1/chat/completions", "body": {"model": "m"}}),
-    ],
-)
+@pytest.mark.parametrize(("method", "path", "body"), CHANGES)
 async def test_changes_are_made_on_the_second_listener_alone(
     tmp_path: Path, method: str, path: str, body: object
 ) -> None:
