@@ -73,8 +73,7 @@ class Engine(ScriptedBackend):
             if not received.values(b"x-request-id"):
                 # The router adds an id to whatever it forwards.
                 self.probes.append(received)
-                listing = {"object": "list", "data": [{"id": name} for name in self.models]}
-                await peer.send(self.pages.get(received.target) or answer(listing))
+                await self.answer_probe(peer, received)
                 continue
             if self._whole:
                 await read_body(peer, received)
@@ -84,6 +83,11 @@ class Engine(ScriptedBackend):
                 await self._answer(peer, received)
             finally:
                 self.running -= 1
+
+    async def answer_probe(self, peer: Peer, received: Received) -> None:
+        """Answer what the router asks on its own behalf."""
+        listing = {"object": "list", "data": [{"id": name} for name in self.models]}
+        await peer.send(self.pages.get(received.target) or answer(listing))
 
 
 async def read_body(peer: Peer, received: Received) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tests.conformance.lanes import Engine, Script, read_body, says_hello
+from tests.conformance.lanes import Engine, Script, says_hello
 from tests.peers import Peer, Received
 
 Probe = Callable[[Peer, Received], Awaitable[None]]
@@ -24,20 +24,8 @@ class Probed(Engine):
         super().__init__(script)
         self.probe = probe
 
-    async def _serve(self, peer: Peer) -> None:
-        while not peer.writer.is_closing():
-            received = await peer.head()
-            if not received.values(b"x-request-id"):
-                self.probes.append(received)
-                await self.probe(peer, received)
-                continue
-            await read_body(peer, received)
-            self.asked.append(received)
-            self.running += 1
-            try:
-                await self._answer(peer, received)
-            finally:
-                self.running -= 1
+    async def answer_probe(self, peer: Peer, received: Received) -> None:
+        await self.probe(peer, received)
 
 
 async def hangs(peer: Peer, asked: Received) -> None:
