@@ -255,6 +255,7 @@ class _ClientStream:
 
     __slots__ = (
         "_chunked",
+        "_connection",
         "_head",
         "_on_first_byte",
         "_request",
@@ -274,6 +275,7 @@ class _ClientStream:
     ) -> None:
         self.body_bytes = 0
         self._request = request
+        self._connection = request.protocol
         # The concrete writer: only it can write without waiting, so that all waiting is watched.
         self._writer = cast("StreamWriter", request.writer)
         self._chunked = framing.chunked
@@ -300,13 +302,14 @@ class _ClientStream:
         out = self._framed(piece)
         if out:
             await self._writer.write(out, drain=False)
-            if self._request.protocol.writing_paused:
+            if self._connection.writing_paused:
                 await self._drain()
 
     def pass_straight(self, piece: bytes) -> bool:
         """Write a piece at once; False, with nothing done, when the client lags or is gone."""
-        transport = self._request.transport
-        if transport is None or transport.is_closing() or self._request.protocol.writing_paused:
+        connection = self._connection
+        transport = connection.transport
+        if transport is None or transport.is_closing() or connection.writing_paused:
             return False
         transport.write(self._framed(piece))
         return True
@@ -315,8 +318,9 @@ class _ClientStream:
         """Write whole chunks as they came; False, with nothing done, where they may not go so."""
         if not self._chunked or self._head or not self.body_bytes:
             return False
-        transport = self._request.transport
-        if transport is None or transport.is_closing() or self._request.protocol.writing_paused:
+        connection = self._connection
+        transport = connection.transport
+        if transport is None or transport.is_closing() or connection.writing_paused:
             return False
         self.body_bytes += size
         transport.write(chunks)

@@ -204,8 +204,7 @@ class Exchange:
         straight = self._straight
         if straight is not None and (size := reader.whole_chunks(data)):
             # The events of a stream, as nearly all of them come: nothing is cut out or put back.
-            waiter = self._waiter
-            if waiter is not None and not waiter.done() and straight.pass_chunks(data, size):
+            if straight.pass_chunks(data, size):
                 self._waiting_since = self._loop.time()
                 return
         try:
@@ -228,8 +227,8 @@ class Exchange:
         Waking a task for each event takes another turn of the loop, and a stream a quarter more
         CPU in all.
         """
-        straight, waiter = self._straight, self._waiter
-        if straight is None or waiter is None or waiter.done():
+        straight = self._straight
+        if straight is None:
             return False
         self._waiting_since = self._loop.time()
         reader = self._reader
@@ -269,6 +268,8 @@ class Exchange:
             self._waiter = None
 
     def _wake(self) -> None:
+        # What comes from now on waits behind what the reader is woken for.
+        self._straight = None
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

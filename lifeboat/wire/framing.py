@@ -32,6 +32,24 @@ _PLAIN_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 _HEAD_END = re.compile(rb"\n\r?\n")
 
 
+def _one_chunk(read_bytes: int) -> tuple[int, bytes]:
+    """Return the size of the piece in a chunk of so many bytes in all, and how the chunk begins.
+
+    A read of that length which so begins, and ends with a line end, is that chunk and no other.
+    """
+    for digits in (1, 2, 3):
+        size = read_bytes - digits - 4
+        if size > 0 and len(b"%x" % size) == digits:
+            return size, b"%x\r\n" % size
+    # No chunk has this length: nothing begins like this.
+    return 0, b"\0"
+
+
+MOST_KNOWN_BYTES = 2048
+_ONE_CHUNK = tuple(_one_chunk(read_bytes) for read_bytes in range(MOST_KNOWN_BYTES))
+"""By the length of a read. Events of a stream are small, and mostly come one a read."""
+
+
 class ResponseReader:
     """The response to one request, fed as the bytes come.
 
@@ -97,7 +115,12 @@ class ResponseReader:
         """
         if self._state is not self._chunk_start or self._carry or self.pieces:
             return 0
-        at, end, total = 0, len(data), 0
+        end = len(data)
+        if end < MOST_KNOWN_BYTES:
+            size, start = _ONE_CHUNK[end]
+            if data.startswith(start) and data.endswith(b"\r\n"):
+                return size
+        at = total = 0
         while at < end:
             match = _PLAIN_CHUNK.match(data, at)
             if match is None:

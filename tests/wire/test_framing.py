@@ -233,3 +233,14 @@ def test_chunks_behind_a_cut_or_before_what_waits_are_not_whole() -> None:
     again.feed(b"\n")
     again.take(100)
     assert again.whole_chunks(chunk) == 2
+
+
+def test_a_chunk_of_any_length_is_told_from_its_neighbours() -> None:
+    reader = read(CHUNKED)
+    for size in [*range(1, 2100), 70_000]:
+        piece = b"a" * size
+        assert reader.whole_chunks(b"%x\r\n%b\r\n" % (size, piece)) == size
+        assert reader.whole_chunks(b"%X\r\n%b\r\n" % (size, piece)) == size
+        assert reader.whole_chunks(b"%x\r\n%ba\r\n" % (size, piece)) == 0
+        assert reader.whole_chunks(b"%x\r\n%b\r\n" % (size + 1, piece)) == 0
+        assert reader.whole_chunks(b"%x\r\n%b\n\r" % (size, piece)) == 0
