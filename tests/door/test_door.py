@@ -359,6 +359,18 @@ async def test_drained_waits_for_the_last_lease_and_the_last_waiter() -> None:
     await asyncio.wait_for(drained, 1)
 
 
+async def test_drained_is_told_when_the_last_who_is_parked_is_refused() -> None:
+    scene = Scene(rules=replace(QUEUED, hold_when_down=True))
+    scene.door.reconfigure(lambda gate, now: gate.set_operator_state("a", OperatorState.DRAIN, now))
+    (task,) = await scene.waiting()
+    drained = asyncio.create_task(scene.door.drained())
+    await asyncio.sleep(0)
+    assert not drained.done()
+    scene.door.reconfigure(lambda gate, now: gate.drain(now, serve_parked=False))
+    await asyncio.wait_for(drained, 1)
+    assert isinstance(await task, Refusal)
+
+
 async def test_draining_answers_the_parked_at_once() -> None:
     scene = Scene()
     lease = await scene.lease()
