@@ -1,6 +1,6 @@
 """Charts as SVG inside one HTML file, and as bars in a terminal: no library, no network, no script.
 
-Held by tests/simulate/test_charts.py.
+Held by tests/simulate/test_pieces.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 aiohttp cancels the handler of a client that hangs up, but is blind while it has paused reading
 (many pipelined bytes behind the request). Those connections alone are looked at, once a second; the
-others cost nothing. Held by tests/edge/test_sweep.py.
+others cost nothing. Held by tests/acceptance/test_aborts.py.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ PERIOD_S = 1.0
 
 
 class PausedSweep:
-    """The requests that wait or stream now, and the tasks that serve them."""
+    """The requests that wait or stream now."""
 
     def __init__(self) -> None:
-        self._served: dict[int, tuple[web.BaseRequest, asyncio.Task[object] | None]] = {}
+        self._served: dict[int, web.BaseRequest] = {}
 
     def watch(self, request: web.BaseRequest) -> None:
-        """Watch a request until `forget`; called in the task that serves it."""
-        self._served[id(request)] = (request, asyncio.current_task())
+        """Watch a request until `forget`."""
+        self._served[id(request)] = request
 
     def forget(self, request: web.BaseRequest) -> None:
         """Watch it no more."""
@@ -38,8 +38,8 @@ class PausedSweep:
 
     def sweep(self) -> None:
         """Cancel the tasks whose client has left unseen, as aiohttp does for the others."""
-        for request, task in list(self._served.values()):
+        for request in list(self._served.values()):
             transport = request.transport
             unseen = transport is not None and not transport.is_reading()
-            if unseen and task is not None and client_gone(request):
-                task.cancel()
+            if unseen and client_gone(request):
+                request.task.cancel()

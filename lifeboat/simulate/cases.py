@@ -1,7 +1,7 @@
 """Which settings a run has: the configuration, and what a case changes in it.
 
 A case is `key=value` pairs: the name of any setting that bears on the gate, or a key of the
-backends, which then holds for all of them. Held by tests/simulate/test_cases.py.
+backends, which then holds for all of them. Held by tests/simulate/test_pieces.py.
 """
 
 from __future__ import annotations

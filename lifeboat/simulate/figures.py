@@ -1,6 +1,6 @@
 """What a simulated run measured: waits, refusals by reason, utilization, goodput, and its course.
 
-Held by tests/simulate/test_figures.py.
+Held by tests/simulate/test_pieces.py.
 """
 
 from __future__ import annotations

@@ -107,11 +107,11 @@ class LaneConnection(asyncio.Protocol):
         "_next",
         "_request",
         "_since",
-        "_task",
         "_was_served",
         "loop",
         "reading_paused",
         "remote",
+        "task",
         "transport",
         "writer",
         "writing_paused",
@@ -127,7 +127,7 @@ class LaneConnection(asyncio.Protocol):
         self._buffer = b""
         self.writer = LaneWriter(self)
         self._request: LaneRequest | None = None
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._is_serving = False
@@ -150,8 +150,8 @@ class LaneConnection(asyncio.Protocol):
         self._lane.connections.discard(self)
         if self._drained is not None and not self._drained.done():
             self._drained.set_exception(ConnectionResetError("the client's connection was lost"))
-        if self._task is not None:
-            self._task.cancel()
+        if self.task is not None:
+            self.task.cancel()
 
     def eof_received(self) -> bool:
         """A half-close counts as gone, here as everywhere."""
@@ -203,8 +203,8 @@ class LaneConnection(asyncio.Protocol):
         rest = data[end + 4 :]
         self._buffer = request.content.feed(rest) if rest else rest
         self._is_serving = True
-        if self._task is None:
-            self._task = self._lane.tasks.create_task(self._serve())
+        if self.task is None:
+            self.task = self._lane.tasks.create_task(self._serve())
         elif self._next is not None and not self._next.done():
             self._next.set_result(None)
 
@@ -214,7 +214,7 @@ class LaneConnection(asyncio.Protocol):
         if transport is None:
             return
         self._lane.connections.discard(self)
-        task, self._task = self._task, None
+        task, self.task = self.task, None
         if task is not None:
             task.cancel()
         protocol = self._lane.fallback()
@@ -266,7 +266,7 @@ class LaneConnection(asyncio.Protocol):
         self.resume_reading()
         if self._buffer:
             self._look_for_head(self._buffer)
-        return self.transport is not None and self._task is not None
+        return self.transport is not None and self.task is not None
 
     async def _part(self, request: LaneRequest) -> None:
         """Close the connection, once the client has sent what it is sending, or soon anyhow."""

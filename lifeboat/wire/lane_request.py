@@ -22,6 +22,7 @@ class Connection(Protocol):
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport | None
     remote: str | None
+    task: asyncio.Task[None] | None
     writer: LaneWriter
     writing_paused: bool
 
@@ -153,6 +154,14 @@ class LaneRequest:
     def transport(self) -> asyncio.Transport | None:
         """The connection, None once it is lost."""
         return self._connection.transport
+
+    @property
+    def task(self) -> asyncio.Task[None]:
+        """The task that serves it. Raises RuntimeError where none does any more."""
+        task = self._connection.task
+        if task is None:
+            raise RuntimeError("the connection serves nothing")
+        return task
 
     @property
     def protocol(self) -> Connection:

@@ -91,3 +91,22 @@ def test_the_policy_of_the_how_to_works() -> None:
     assert policy.choose([picked, rested]) is rested
     # The page says which argument of the gate it is.
     assert list(inspect.signature(Gate).parameters)[1] == "selection"
+
+
+SOURCES = [
+    path
+    for part in ("lifeboat", "bench", "docs", "deploy")
+    for path in sorted((ROOT / part).rglob("*"))
+    if path.suffix in (".py", ".md", ".sh", ".yaml")
+]
+
+
+def test_every_test_that_is_named_as_a_proof_exists() -> None:
+    """`Held by tests/...` in a docstring is a promise."""
+    named = {
+        (str(path.relative_to(ROOT)), found)
+        for path in SOURCES
+        for found in re.findall(r"\btests/[\w/]+\.py\b", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 100
+    assert [(path, test) for path, test in sorted(named) if not (ROOT / test).is_file()] == []
