@@ -2,7 +2,8 @@
 
 Closing a listening socket resets the clients whose connections the kernel has already completed but
 nobody has accepted yet. So the last act of a listener is to accept all of those, in the same step
-in which it closes; they are then answered like any other. Held by tests/conformance/test_shutdown.py.
+in which it closes; they are then answered like any other. Held by
+tests/conformance/test_shutdown.py.
 """
 
 from __future__ import annotations
