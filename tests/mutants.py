@@ -58,9 +58,9 @@ def read_mutants(word: str) -> list[Mutant]:
 def copy_tree(target: Path) -> None:
     """Copy what the tests of the core and the door need."""
     ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("lifeboat", "tests/core", "tests/door"):
+    for name in ("lifeboat", "tests/core", "tests/door", "tests/wire", "tests/edge_tables"):
         shutil.copytree(ROOT / name, target / name, ignore=ignore)
-    for name in ("tests/__init__.py", "tests/shared_files.py", "pyproject.toml"):
+    for name in ("tests/__init__.py", "tests/peers.py", "tests/shared_files.py", "pyproject.toml"):
         shutil.copy(ROOT / name, target / name)
     conftest = (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8")
     (target / "tests" / "conftest.py").write_text(conftest + PROFILE, encoding="utf-8")

@@ -278,8 +278,8 @@ def test_a_head_kept_written_is_what_the_table_says(
         Target("b", "http://h:2"),
         Target("c", "http://h:1"),
     ]
-    for target in targets * 2:
-        for keys in (router_keys, not router_keys):
+    for keys in (router_keys, not router_keys):
+        for target in targets * 2:
             for request_id in ("r-1", "r-2"):
                 table = upstream_headers(
                     lines,
