@@ -22,6 +22,10 @@ from lifeboat.observe.events import CLIENT_LEFT_STATUS, Finished, GoneAt, RetryC
 from lifeboat.observe.metric_table import METRIC_BY_NAME
 from lifeboat.observe.series import OTHER, Gone
 
+SWITCHED = 101
+"""The status of a socket. It is open for as long as its client likes: a life of hours among the
+times of answers would say nothing of either. In flight and the log tell of it."""
+
 _CAUSES = frozenset(cause.value for cause in RetryCause)
 
 RESPONSES = "lifeboat_lb_responses_total"
@@ -134,7 +138,8 @@ class Measured:
         if backend is not None:
             key = backend.by_code.get(event.status) or backend.key_of(event.status)
             self._responses[key] = self._responses.get(key, 0) + 1
-            backend.request.add(event.total_s)
+            if event.status != SWITCHED:
+                backend.request.add(event.total_s)
             if event.ttfb_s is not None:
                 backend.ttfb.add(event.ttfb_s)
         if event.estimate_method is not EstimateMethod.NONE:

@@ -86,7 +86,8 @@ METRICS: tuple[MetricRow, ...] = (
     ),
     MetricRow(
         "lifeboat_lb_request_seconds", _H, ("backend",),
-        "Time from a request's head to its end, waiting included, of requests answered.",
+        "Time from a request's head to its end, waiting included, of requests answered; without "
+        "sockets.",
         REQUEST_BUCKETS,
     ),
     MetricRow(

@@ -250,6 +250,11 @@ def test_utilization_is_a_number_also_at_the_edges(
             {"responses:200": 1, "request": 1, "ttfb": 1, "tokens": 1, "retry:other": 1,
              "priority": 1},
         ),
+        # A socket of three hours is no answer that took three hours.
+        (
+            finished(status=101, total_s=10_800.0, estimate_method=EstimateMethod.NONE),
+            {"responses:101": 1, "ttfb": 1},
+        ),
         # A clock that stepped back counts, and as nothing (case BUG-190).
         (
             finished(total_s=-1.0, ttfb_s=-2.0, wait_s=-3.0, estimated_tokens=-4),
