@@ -1,9 +1,10 @@
 """The ledger of request bodies held in memory, in bytes, by pool.
 
-A body is charged from its Content-Length (or as its pieces arrive) until the first byte of its
-answer. At the bound only pools over their equal share are refused, so that one model's backlog
-cannot close another's queue; the total may then exceed the bound by the shares of the others.
-Bodies still being read have no pool yet and share one account. Held by tests/core/test_ledger.py.
+A body is charged as its pieces arrive, until the first byte of its answer; one whose length finds
+no room is refused before. At the bound only pools over their equal share are refused, so that one
+model's backlog cannot close another's queue; the total may then exceed the bound by the shares of
+the others. Bodies still being read have no pool yet and share one account. Held by
+tests/core/test_ledger.py.
 """
 
 from __future__ import annotations

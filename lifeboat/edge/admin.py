@@ -6,7 +6,6 @@ force afterwards. Source: the contract's section 4. Held by tests/edge/test_admi
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
@@ -20,6 +19,7 @@ from lifeboat.core.rejections import ErrorType
 from lifeboat.core.view import GateView
 from lifeboat.edge.explain import Explainer
 from lifeboat.edge.keys import AdminGuard
+from lifeboat.edge.pace import PacedBody, SlowBodyError
 from lifeboat.edge.pages import json_page
 from lifeboat.edge.refuse import error_response
 from lifeboat.fleet import UNSET, Fleet, FleetError, Patch, Registration, Unset
@@ -172,22 +172,20 @@ def _name_in(request: web.BaseRequest) -> str:
 
 
 async def _body_of(request: web.BaseRequest, timeout_s: float) -> bytearray:
-    """Return the body of a call. Raises BadCallError for one that is too long, or goes silent."""
+    """Return the body of a call. Raises BadCallError for one that is too long, or comes slowly."""
     length = request.content_length
     if length is not None and length > MAX_BODY_BYTES:
         raise BadCallError(f"the body has {length} bytes; the most is {MAX_BODY_BYTES}")
+    paced = PacedBody(request.content, timeout_s)
     raw = bytearray()
-    while True:
-        try:
-            async with asyncio.timeout(timeout_s):
-                piece = await request.content.readany()
-        except TimeoutError:
-            raise BadCallError(f"the body stopped for {timeout_s:g} s: send it whole") from None
-        if not piece:
-            return raw
-        raw += piece
-        if len(raw) > MAX_BODY_BYTES:
-            raise BadCallError(f"the body has more than {MAX_BODY_BYTES} bytes")
+    try:
+        while piece := await paced.next():
+            raw += piece
+            if len(raw) > MAX_BODY_BYTES:
+                raise BadCallError(f"the body has more than {MAX_BODY_BYTES} bytes")
+    except SlowBodyError as slow:
+        raise BadCallError(str(slow)) from None
+    return raw
 
 
 def _object_in(raw: bytearray, known: set[str] | None) -> Mapping[str, object]:

@@ -7,7 +7,6 @@ Held by tests/edge/test_intake.py and the nonsense tests over sockets.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -23,6 +22,7 @@ from lifeboat.edge.endpoints import BodyKind
 from lifeboat.edge.faults import BodyError, BodyTooLargeError
 from lifeboat.edge.journey import Journey
 from lifeboat.edge.multipart import parse_multipart
+from lifeboat.edge.pace import PacedBody, SlowBodyError
 from lifeboat.edge.slices import YieldNow
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -30,7 +30,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class IntakeRules:
-    """max_body_bytes: on the wire and inflated. body_timeout_s: longest silence within a body.
+    """max_body_bytes: on the wire and inflated. body_timeout_s: longest silence within a body,
+    and see lifeboat/edge/pace.py.
 
     weights: of the quick figure, fitted on the configured encoding.
     """
@@ -57,33 +58,25 @@ async def read_body(journey: Journey, rules: IntakeRules) -> bytes | Refusal:
         if len(piece) == length:
             # It came with its head, as small ones do: it is charged once its pool is known.
             return piece
-    if length:
-        journey.hold(length)
     if _waits_for_continue(journey):
         await request.writer.write(CONTINUE)
+    paced = PacedBody(content, rules.body_timeout_s, len(piece))
     whole = BytesIO()
-    whole.write(piece)
-    read_bytes = len(piece)
-    while True:
-        piece = content.read_nowait()
-        if not piece:
-            if content.at_eof():
-                break
-            try:
-                async with asyncio.timeout(rules.body_timeout_s):
-                    piece = await content.readany()
-            except TimeoutError:
-                return _silent(read_bytes, rules.body_timeout_s)
-            if not piece and content.at_eof():
-                break
-        read_bytes += len(piece)
-        if read_bytes > rules.max_body_bytes:
-            return _too_large(read_bytes, rules.max_body_bytes)
-        if length is None:
+    read_bytes = 0
+    try:
+        piece = piece or await paced.next()
+        while piece:
+            read_bytes += len(piece)
+            if read_bytes > rules.max_body_bytes:
+                return _too_large(read_bytes, rules.max_body_bytes)
+            # What has come is charged, not what was announced: who sends slowly holds little.
             if not ledger.has_room(READING, len(piece)):
                 return _no_memory(ledger, len(piece))
             journey.hold(len(piece))
-        whole.write(piece)
+            whole.write(piece)
+            piece = await paced.next()
+    except SlowBodyError as slow:
+        return Refusal(Reason.INVALID_REQUEST, str(slow))
     # Hands out its own memory: joining 64 MiB of pieces would keep the loop for 40 ms, and hold
     # the body twice.
     return whole.getvalue()
@@ -155,12 +148,4 @@ def _no_memory(ledger: BodyLedger, more_bytes: int) -> Refusal:
         Reason.QUEUE_FULL,
         f"{ledger.total_bytes} bytes of request bodies are held in memory, {more_bytes} more would "
         f"pass LIFEBOAT_LB_MAX_PARKED_BYTES ({ledger.bound_bytes}): try again later, or raise it",
-    )
-
-
-def _silent(read_bytes: int, timeout_s: float) -> Refusal:
-    return Refusal(
-        Reason.INVALID_REQUEST,
-        f"the request body stopped after {read_bytes} bytes and nothing came for {timeout_s:g} s "
-        "(LIFEBOAT_CLIENT_BODY_TIMEOUT_SEC): send it without pauses",
     )

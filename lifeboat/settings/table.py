@@ -254,7 +254,9 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _seconds(
         "client_body_timeout_s", 60.0, "LIFEBOAT_CLIENT_BODY_TIMEOUT_SEC",
-        "client.body_timeout", Group.CLIENT, "Longest silence while a client sends its body.",
+        "client.body_timeout", Group.CLIENT,
+        "Longest silence while a client sends its body; after this time the body must also keep "
+        "240 bytes a second on average.",
     ),
     _seconds(
         "client_write_timeout_s", 60.0, "LIFEBOAT_CLIENT_WRITE_TIMEOUT_SEC",

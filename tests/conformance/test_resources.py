@@ -475,3 +475,33 @@ async def test_bug_231_a_body_that_does_not_come_is_not_waited_for_on_any_path(
             assert json.loads(reply.body)["error"]["message"]
         assert not stage.asked
         assert (await stage.running.ask()).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "length"), [(CHAT, 3000), (CHAT, 64 << 20), ("/api/lb/backends", 3000)]
+)
+async def test_bug_231_dripping_a_body_buys_no_time_and_no_slot(
+    lane: Lane, path: str, length: int
+) -> None:
+    """No silence is ever long enough to end it: the pace of the whole is."""
+    environ = {**SLOW, "LIFEBOAT_CLIENT_BODY_TIMEOUT_SEC": "0.5"}
+    async with lane.facing(says_hello, environ=environ) as stage:
+        client = await stage.client()
+        await client.send(b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\n" % path.encode())
+        await client.send(b"Content-Length: %d\r\n\r\n" % length)
+        replying = asyncio.create_task(client.reply())
+        sent = 0
+        while not replying.done() and sent < 2900:
+            with contextlib.suppress(ConnectionError):
+                await client.send(b" ")
+            sent += 1
+            # At most a hundred a second, below the least pace, and no silence.
+            await asyncio.wait({replying}, timeout=0.01)
+        reply = await replying
+        assert reply.status == 400
+        said = json.loads(reply.body)["error"]["message"]
+        assert "240 bytes a second" in said or "nothing came" in said
+        assert not stage.asked
+        state = await stage.running.state()
+        assert state["parked_bytes"] == 0
+        assert not any(state["inflight"].values())
