@@ -45,7 +45,10 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 @dataclass(slots=True)
 class LaneRules:
-    """head_timeout_s: for the first head. keepalive_s: idle between requests."""
+    """head_timeout_s: for the first head, and for a later one from its first byte on.
+
+    keepalive_s: idle between requests.
+    """
 
     head_timeout_s: float
     keepalive_s: float
@@ -189,6 +192,8 @@ class LaneConnection(asyncio.Protocol):
         """Begin to serve the next head, if it is complete and plain; else wait, or hand over."""
         end = data.find(b"\r\n\r\n")
         if end < 0:
+            if self._was_served and not self._buffer:
+                self._since = self.loop.time()
             self._buffer = data
             # A line end alone, or bytes that begin no request: aiohttp's parser decides.
             if len(data) > MAX_HEAD_BYTES or not may_begin(data):

@@ -247,6 +247,27 @@ async def test_heads_that_do_not_come_and_idle_connections_are_closed(served) ->
         assert await idle.reader.read() == b""
 
 
+async def test_a_later_head_has_its_time_from_its_first_byte_on(served) -> None:
+    """Though the connection was idle for longer than a head may take."""
+    client = await connected(served)
+    await client.send(POST + b"ab")
+    assert await read_answer(client) == b"lane:ab"
+    (connection,) = served.lane.connections
+    await asyncio.sleep(0.3)
+    before = asyncio.get_running_loop().time()
+    for part in (POST[:10], POST[10:20]):
+        await client.send(part)
+        await asyncio.sleep(0.05)
+        connection.check(before)
+    await client.send(POST[20:] + b"cd")
+    assert await read_answer(client) == b"lane:cd"
+    await client.send(POST[:10])
+    await asyncio.sleep(0.05)
+    connection.check(asyncio.get_running_loop().time() + 0.3)
+    async with asyncio.timeout(5):
+        assert await client.reader.read() == b""
+
+
 async def test_reading_pauses_behind_a_request_that_is_served(served) -> None:
     client = await connected(served)
     await client.send(head(b"Host: h", b"Content-Length: 0", first=b"POST /slow HTTP/1.1"))
