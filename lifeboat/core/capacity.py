@@ -103,17 +103,33 @@ class CapacityReport:
 
     @property
     def advice(self) -> str:
-        """What to do; more backends only where they would help."""
+        """What to do; more backends only where they would help.
+
+        The verdict is of the last 5 minutes, the desired backends are of this moment: where the
+        two seem to differ, the advice says how both can be.
+        """
         match self.verdict:
             case CapacityVerdict.OK:
-                return "Nothing to do."
+                return self._fullness() or "Nothing to do."
             case CapacityVerdict.INSUFFICIENT_DATA:
-                return f"Too few requests to tell: {self.samples} of {MIN_SAMPLES} in 5 minutes."
+                few = f"Too few requests to tell: {self.samples} of {MIN_SAMPLES} in 5 minutes."
+                return f"{few} {self._fullness()}".rstrip()
             case CapacityVerdict.NOT_A_CAPACITY_PROBLEM:
                 row = None if self.worst is None else REJECTIONS[self.worst].advice
-                return f"More backends would not help. {row or ''}".rstrip()
+                parts = ("More backends would not help.", row, self._fullness())
+                return " ".join(part for part in parts if part)
             case CapacityVerdict.UNDER_CAPACITY:
                 return self._add_room()
+
+    def _fullness(self) -> str:
+        """Say that a pool in which hardly anything is refused for load is fuller than it should
+        be; nothing where it is not."""
+        if self.desired_backends <= self.backends:
+            return ""
+        return (
+            f"But the demand of this moment is above {self.target:.0%} of the slots in service, "
+            f"which leaves too little for bursts: {self.desired_backends} backends would carry it."
+        )
 
     def _add_room(self) -> str:
         more = self.desired_backends - self.backends

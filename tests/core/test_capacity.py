@@ -105,6 +105,26 @@ def test_backends_that_are_down_come_back_before_others_are_added() -> None:
     assert found.advice == "Start or undrain the 1 out of service before any is added."
 
 
+@pytest.mark.parametrize(
+    ("flow", "verdict"),
+    [
+        (Flow(served=1000), OK),
+        (Flow(served=MIN_SAMPLES - 1), FEW),
+        (Flow(served=100, shed={Reason.REQUEST_TOO_LARGE: 50}), OTHER),
+    ],
+)
+@pytest.mark.parametrize(("in_flight", "desired"), [(22, 1), (23, 2), (32, 2), (90, 5)])
+def test_a_verdict_that_is_not_of_load_says_why_more_backends_are_desired_all_the_same(
+    flow: Flow, verdict: CapacityVerdict, in_flight: int, desired: int
+) -> None:
+    found = report(in_flight=in_flight, flow=flow)
+    assert (found.verdict, found.desired_backends, found.backends) == (verdict, desired, 1)
+    says = "the demand of this moment is above 70% of the slots in service" in found.advice
+    assert says is (desired > 1)
+    assert (f"{desired} backends would carry it" in found.advice) is (desired > 1)
+    assert "Nothing to do." not in found.advice or desired == 1
+
+
 def test_waits_of_half_the_ttl_are_too_little_capacity_though_nothing_is_refused() -> None:
     flow = Flow(served=100)
     waiting: dict[str, Any] = {"queue_ttl_s": 30.0, "queue_depth": 3, "flow": flow}

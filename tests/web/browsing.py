@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Literal
 
 from axe_playwright_python.async_playwright import Axe
@@ -104,9 +104,18 @@ class Watched:
 
 @contextlib.asynccontextmanager
 async def watching(
-    browser: Browser, url: str, size: tuple[int, int] = WIDE, scheme: Scheme = "light"
+    browser: Browser,
+    url: str,
+    size: tuple[int, int] = WIDE,
+    scheme: Scheme = "light",
+    prepare: Callable[[Page], Awaitable[None]] | None = None,
+    *,
+    live: bool = True,
 ) -> AsyncIterator[Watched]:
-    """Open the dashboard; at the end it must have done nothing that it should not."""
+    """Open the dashboard; at the end it must have done nothing that it should not.
+
+    prepare: done to the page before it is opened. live: wait until it shows a state.
+    """
     context = await browser.new_context(
         viewport={"width": size[0], "height": size[1]},
         color_scheme=scheme,
@@ -115,9 +124,12 @@ async def watching(
     page.set_default_timeout(PATIENCE_MS)
     watched = Watched(page, url)
     try:
+        if prepare is not None:
+            await prepare(page)
         await page.goto(f"{url}/")
-        await watched.shows("#connection", "live")
-        await page.wait_for_selector("#mode-buttons button")
+        if live:
+            await watched.shows("#connection", "live")
+            await page.wait_for_selector("#mode-buttons button")
         yield watched
         assert watched.faults == []
     finally:

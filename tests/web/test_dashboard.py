@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Route
+from playwright.async_api import Browser, Page, Route
 
 from lifeboat.core.rejections import REJECTIONS
 from lifeboat.core.vocabulary import Reason
@@ -18,7 +19,7 @@ from lifeboat.sim.config import EngineConfig
 from lifeboat.sim.server import SimulatedServer
 from tests.acceptance.engines import HeldEngine
 from tests.running import RouterProcess, running_router
-from tests.web.browsing import NARROW, WIDE, chromium, watching
+from tests.web.browsing import NARROW, WIDE, Watched, chromium, watching
 from tests.web.conftest import CEILING, HOSTILE, SLOTS, Scene, scene_in
 from tests.web.screenshots import take
 
@@ -31,8 +32,6 @@ pytestmark = [
 POOL = "#pools .pool"
 """The card of `m`, the first."""
 TOKEN = "swordfish"
-SLOW_S = 2.5
-"""Longer than the second between two events of the state."""
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 
 
@@ -215,33 +214,200 @@ async def test_the_queue_is_switched_on_and_off(scene: Scene, browser: Browser) 
         assert await seen.find("#queue-enabled").is_disabled()
 
 
-async def test_a_state_told_before_the_change_does_not_move_the_switch_back(
+PAUSABLE_STREAM = """
+const Real = window.EventSource;
+let last = null;
+window.EventSource = class {
+    constructor(url) {
+        this.real = new Real(url);
+        this.real.onmessage = (event) => window.paused || this.onmessage(event);
+        this.real.onerror = (event) => this.onerror(event);
+        last = this;
+    }
+    close() { this.real.close(); }
+};
+window.tell = (state) => last.onmessage({data: JSON.stringify(state)});
+"""
+"""A stream of states that a test can hold back, and put its own into."""
+
+
+async def pausable(page: Page) -> None:
+    await page.add_init_script(PAUSABLE_STREAM)
+
+
+PRESSED = "document.querySelector('[aria-label=\"{} a\"]').getAttribute('aria-pressed') === 'true'"
+MODE = "document.querySelector('#mode-buttons [aria-pressed=true]').textContent"
+QUEUE = "document.getElementById('queue-enabled').checked"
+LIMIT = "document.querySelector('#backends input').value"
+
+
+async def uncheck_the_queue(seen: Watched) -> None:
+    await seen.find("#queue-enabled").click()
+
+
+async def choose_superfast(seen: Watched) -> None:
+    await seen.button("superfast").click()
+
+
+async def drain_a(seen: Watched) -> None:
+    await seen.button("Drain a").click()
+
+
+async def set_seven(seen: Watched) -> None:
+    """Then close the form: an open one is the person's own, and never written to."""
+    summary = seen.find("summary[aria-label='Change the limit of a']")
+    await summary.click()
+    await seen.find("#backends input").first.fill("7")
+    await seen.page.keyboard.press("Enter")
+    await summary.click()
+
+
+Back = tuple[str, str, dict[str, object]]
+CONTROLS: list[tuple[Callable[[Watched], Awaitable[None]], str, object, object, Back]] = [
+    (uncheck_the_queue, QUEUE, True, False, ("PUT", "mode", {"queue_enabled": True})),
+    (choose_superfast, MODE, "default", "superfast", ("PUT", "mode", {"mode": "default"})),
+    (drain_a, PRESSED.format("Drain"), False, True, ("PATCH", "backends/a", {"state": "ready"})),
+    (set_seven, LIMIT, "2", "7", ("PATCH", "backends/a", {"max_concurrency": 2})),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "reads", "before", "after", "back"),
+    CONTROLS,
+    ids=[one[0].__name__ for one in CONTROLS],
+)
+async def test_a_state_told_before_the_change_does_not_move_the_control_back(
+    scene: Scene,
+    browser: Browser,
+    change: Callable[[Watched], Awaitable[None]],
+    reads: str,
+    before: object,
+    after: object,
+    back: Back,
+) -> None:
+    async with watching(browser, scene.url, prepare=pausable) as seen:
+
+        async def told(state: dict[str, Any], mark: str) -> None:
+            await seen.page.evaluate("(state) => window.tell(state)", {**state, "version": mark})
+
+        async def shown() -> object:
+            return await seen.page.evaluate(reads)
+
+        let_through = asyncio.Event()
+
+        async def hold(route: Route) -> None:
+            if route.request.method in ("PUT", "PATCH"):
+                await let_through.wait()
+            await route.continue_()
+
+        await seen.page.route("**/api/lb/**", hold)
+        await seen.page.evaluate("window.paused = true")
+        old = await scene.running.state()
+        await told(old, "first")
+        await seen.shows("#facts", "first")
+        assert await shown() == before
+        await change(seen)
+        # Asked, and not answered: a state that was read meanwhile says what was.
+        await told(await scene.running.state(), "meanwhile")
+        await seen.shows("#facts", "meanwhile")
+        assert await shown() == after
+        let_through.set()
+        await seen.shows("#announcer", " ")
+        # Answered: a state that was on its way for long does not count any more.
+        await told(old, "overtaken")
+        await asyncio.sleep(0.3)
+        assert "overtaken" not in await seen.find("#facts").inner_text()
+        assert await shown() == after
+        # Changed by someone else, it follows.
+        assert (await scene.running.admin(back[0], back[1], back[2])).status == 200
+        await told(await scene.running.state(), "newer")
+        await seen.shows("#facts", "newer")
+        assert await shown() == before
+
+
+async def test_a_change_that_fails_leaves_the_control_where_it_was(
     scene: Scene, browser: Browser
 ) -> None:
     async with watching(browser, scene.url) as seen:
-        box = seen.find("#queue-enabled")
-        await seen.page.wait_for_function("() => document.getElementById('queue-enabled').checked")
+        seen.expected.append("status of 503")
 
-        async def slowly(route: Route) -> None:
-            if route.request.method == "PUT":
-                await asyncio.sleep(SLOW_S)
+        async def refuse(route: Route) -> None:
+            if route.request.method == "GET":
+                await route.continue_()
+            else:
+                await route.fulfill(status=503, json={"error": {"message": "not today"}})
+
+        await seen.page.route("**/api/lb/**", refuse)
+        for change, reads, before, _, _ in CONTROLS:
+            await change(seen)
+            await seen.page.wait_for_function(f"() => ({reads}) === {json.dumps(before)}")
+        await seen.shows("#mode-error", "not today")
+        await seen.shows("#backend-error", "a: not today")
+
+
+async def test_before_the_first_state_nothing_is_claimed(scene: Scene, browser: Browser) -> None:
+    let_through = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await let_through.wait()
+        await route.continue_()
+
+    async def prepare(page: Page) -> None:
+        await page.route("**/api/lb/**", hold)
+
+    async with watching(browser, scene.url, prepare=prepare, live=False) as seen:
+        await seen.shows("#connection", "connecting")
+        text = await seen.find("main").inner_text()
+        assert text.count("Not known yet: the router has not answered.") == 7
+        for claim in (
+            "Nothing is parked",
+            "Nothing has",
+            "No model",
+            "no backend",
+            "15 min ago",
+            "Only those",
+            "Park what",
+        ):
+            assert claim not in text
+        let_through.set()
+        await seen.shows("#connection", "live")
+        await seen.shows("#parked-words", "Nothing is parked.")
+        await seen.page.wait_for_selector("#charts figure")
+        await seen.page.wait_for_selector("#mode-buttons button")
+        assert "Not known yet" not in await seen.find("main").inner_text()
+
+
+async def test_figures_that_are_no_longer_told_say_how_old_they_are(
+    scene: Scene, browser: Browser
+) -> None:
+    """Also where the connection stands and nothing comes: frozen, or cut off without a word."""
+    cut = True
+
+    async def silence(route: Route) -> None:
+        if not cut:
             await route.continue_()
 
-        await seen.page.route("**/api/lb/mode", slowly)
-        await box.uncheck()
-        moved = (
-            "() => { window.moved = 0; const box = document.getElementById('queue-enabled');"
-            " setInterval(() => { if (box.checked) window.moved += 1; }, 20); }"
+    async with watching(browser, scene.url, prepare=pausable) as seen:
+        assert not await seen.find("#age").is_visible()
+        await seen.page.route("**/api/lb/**", silence)
+        await seen.page.evaluate("window.paused = true")
+        await seen.page.wait_for_function(
+            "() => /^The figures below are [0-9]+ s old[.]$/.test("
+            "document.getElementById('age').textContent)"
         )
-        await seen.page.evaluate(moved)
-        await scene.running.until(lambda state: not state["queue_enabled"])
-        await seen.shows(POOL, "queue off")
-        assert await seen.page.evaluate("window.moved") == 0
-        await box.check()
-        await scene.running.until(lambda state: state["queue_enabled"])
-        # Changed by someone else, it follows.
-        await scene.running.admin("PUT", "mode", {"queue_enabled": False})
-        await seen.page.wait_for_function("() => !document.getElementById('queue-enabled').checked")
+        looks = "getComputedStyle(document.querySelector('main')).filter"
+        assert await seen.page.evaluate(looks) == "grayscale(1)"
+        await seen.page.wait_for_function(
+            "() => document.getElementById('connection').textContent === 'gone'", timeout=40_000
+        )
+        assert "old." in await seen.find("#age").inner_text()
+        cut = False
+        await seen.page.evaluate("window.paused = false")
+        await seen.page.wait_for_function(
+            "() => document.getElementById('connection').textContent === 'live'", timeout=40_000
+        )
+        await seen.page.wait_for_selector("#age", state="hidden")
+        assert await seen.page.evaluate(looks) == "none"
 
 
 async def test_a_backend_is_drained_and_made_ready_by_keyboard(

@@ -94,4 +94,4 @@ def test_the_reasons_with_a_colour_are_reasons() -> None:
 def test_the_mode_whose_queue_cannot_be_switched_off_is_the_one_the_table_says() -> None:
     always = [mode for mode in Mode if MODES[mode].always_queues]
     assert always == [Mode.QUEUE_ALL]
-    assert f'queue.disabled = state.routing_mode === "{Mode.QUEUE_ALL.value}"' in SCRIPTS["mode.js"]
+    assert f'const ALWAYS_QUEUES = "{Mode.QUEUE_ALL.value}";' in SCRIPTS["mode.js"]

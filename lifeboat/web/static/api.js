@@ -3,7 +3,11 @@
 import { byId, setText } from "./dom.js";
 
 const KEY = "lifeboat-admin-token";
+// A router that is frozen or cut off takes connections and answers none.
+const READ_MS = 10_000;
+const CHANGE_MS = 30_000;
 let token = sessionStorage.getItem(KEY);
+let readAfter = async () => {};
 
 /** A call that the router refused; status 0 = it could not be reached. */
 export class CallError extends Error {
@@ -13,12 +17,18 @@ export class CallError extends Error {
   }
 }
 
+/** Set what reads the state again after a change; it may not throw. */
+export function afterChanges(read) {
+  readAfter = read;
+}
+
 /** Get a page as JSON. Throws CallError. */
 export const get = (path) => call("GET", path, null);
 
 /**
  * Make a change; text: the JSON to send. Asks for the token where the router wants one.
- * Returns null when the operator gave up. Throws CallError.
+ * Returns the router's answer, once the page has read a state that knows of the change; null when
+ * the operator gave up. Throws CallError.
  */
 export async function change(method, path, text) {
   for (;;) {
@@ -26,6 +36,7 @@ export async function change(method, path, text) {
       const answer = await call(method, path, text);
       if (token !== null) sessionStorage.setItem(KEY, token);
       showToken();
+      await readAfter();
       return answer;
     } catch (error) {
       if (error.status !== 401 && error.status !== 403) throw error;
@@ -44,11 +55,12 @@ function whyAsked(error) {
 async function call(method, path, text) {
   const headers = text === null ? {} : { "Content-Type": "application/json" };
   if (method !== "GET" && token !== null) headers.Authorization = `Bearer ${token}`;
+  const signal = AbortSignal.timeout(method === "GET" ? READ_MS : CHANGE_MS);
   let answer;
   try {
-    answer = await fetch(path, { method, headers, body: text, cache: "no-store" });
+    answer = await fetch(path, { method, headers, body: text, cache: "no-store", signal });
   } catch {
-    throw new CallError(0, "the router cannot be reached");
+    throw new CallError(0, signal.aborted ? "the router does not answer" : "the router cannot be reached");
   }
   const page = answer.status === 204 ? {} : await answer.json().catch(() => null);
   if (!answer.ok || page === null) {

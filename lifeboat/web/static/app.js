@@ -1,9 +1,10 @@
 // The dashboard: one live state, shown by its parts. Every figure is the router's own.
 
-import { CallError, startToken } from "./api.js";
+import { CallError, afterChanges, startToken } from "./api.js";
 import { showBackends, startBackends } from "./backends.js";
-import { byId, say, setText } from "./dom.js";
+import { byId, say, setAttribute, setText } from "./dom.js";
 import { startExplain, suggestBody } from "./explain.js";
+import { duration } from "./format.js";
 import { refreshHistory, showPoolChoice, startHistory } from "./history.js";
 import { startMode } from "./mode.js";
 import { showOverview } from "./overview.js";
@@ -14,9 +15,11 @@ import { followState } from "./stream.js";
 
 const LIST_MS = 1000; // The lists beside the stream are read at most this often.
 const RETRY_MS = 5000;
+const STALE_MS = 3000; // A state comes every second: one that is older is no longer what is.
 const REST = 4; // Drawing a thousand pools takes a while: four times as long is left to the reader.
 
 let latest = null;
+let toldAt = 0;
 let drawing = false;
 let restMs = 0;
 let connection = "connecting";
@@ -54,6 +57,7 @@ let rejectionsAreOld = true;
 function draw() {
   const startedAt = performance.now();
   drawing = false;
+  document.body.dataset.known = "yes";
   showOverview(latest);
   showMode(latest);
   showPools(latest);
@@ -77,6 +81,8 @@ function draw() {
 
 function onState(state) {
   latest = state;
+  toldAt = performance.now();
+  showAge();
   // Events may come faster than a screen is drawn: the newest is enough.
   if (!drawing) {
     drawing = true;
@@ -84,15 +90,25 @@ function onState(state) {
   }
 }
 
+/** Say how old the figures are, once that matters: nothing on the page is then what is now. */
+function showAge() {
+  const ageMs = performance.now() - toldAt;
+  const stale = latest !== null && ageMs > STALE_MS;
+  setAttribute(document.body, "data-stale", stale ? "yes" : null);
+  say(byId("age"), stale ? `The figures below are ${duration(Math.floor(ageMs / 1000))} old.` : null);
+}
+
 const BANNERS = {
   draining: () => "The router is draining: it takes no new requests and will stop once those in flight have ended.",
-  gone: () => `The router cannot be reached since ${new Date().toLocaleTimeString("en-GB")}. The figures below are the last it told. Trying again.`,
+  gone: () => {
+    const told = latest === null ? "Nothing is known of it yet." : "The figures below are the last it told.";
+    return `The router cannot be reached since ${new Date().toLocaleTimeString("en-GB")}. ${told} Trying again.`;
+  },
 };
 
 function onConnection(kind) {
   if (kind === connection) return;
   connection = kind;
-  document.body.dataset.connection = kind;
   const mark = byId("connection");
   mark.dataset.kind = kind;
   setText(mark, kind);
@@ -127,7 +143,8 @@ startToken();
 startBackends(announce);
 startHistory();
 startRejections();
-followState(onState, onConnection);
+afterChanges(followState(onState, onConnection));
+setInterval(showAge, 1000);
 keepHistory();
 untilAnswered(startExplain);
 untilAnswered(() => startMode(announce)).then((show) => {

@@ -1,6 +1,7 @@
 // One row a backend: slots, health, the limit and why, and the operator's buttons.
 
 import { CallError, change } from "./api.js";
+import { control } from "./asked.js";
 import { byId, el, facts, follow, say, setAttribute, setText } from "./dom.js";
 import { count, duration, limit } from "./format.js";
 import { slotsBar } from "./slots.js";
@@ -8,44 +9,53 @@ import { HEALTHS, LIMIT_REASONS, STATES, wordsFor } from "./words.js";
 
 let announce = () => {};
 
+/** Ask for a change; returns the backend after it, null where nothing changed. */
 async function patch(name, wanted, done) {
   try {
     const backend = await change("PATCH", `api/lb/backends/${encodeURIComponent(name)}`, JSON.stringify(wanted));
     say(byId("backend-error"), null);
     if (backend !== null) announce(`${name}: ${done}`);
+    return backend;
   } catch (error) {
     if (!(error instanceof CallError)) throw error;
     say(byId("backend-error"), `${name}: ${error.message}`);
+    return null;
   }
 }
 
 function stateButtons(name) {
   const buttons = Object.entries(STATES).map(([state, [label, meaning]]) => {
     const node = el("button", { type: "button", class: "small", "aria-label": `${label} ${name}`, title: meaning }, label);
-    node.addEventListener("click", () => patch(name, { state }, meaning));
+    node.addEventListener("click", () => shown.ask(state, async () => (await patch(name, { state }, meaning))?.state));
     return [state, node];
+  });
+  const shown = control((inForce) => {
+    for (const [state, button] of buttons) setAttribute(button, "aria-pressed", String(state === inForce));
   });
   const node = el("div", { class: "switch", role: "group", "aria-label": `State of ${name}` });
   node.append(...buttons.map(([, button]) => button));
-  return {
-    node,
-    update(inForce) {
-      for (const [state, button] of buttons) setAttribute(button, "aria-pressed", String(state === inForce));
-    },
-  };
+  return { node, update: shown.tell };
 }
 
 function limitForm(name) {
+  const shown = control((configured) => {
+    if (!node.open) input.value = String(configured);
+  });
+  const set = (wanted, done) => async () => (await patch(name, { max_concurrency: wanted }, done))?.max_concurrency;
   const input = el("input", { type: "number", min: "0", max: "1000000", step: "1", required: "", "aria-label": `max_concurrency of ${name}` });
   const reset = el("button", { type: "button", class: "small" }, "Back to what is configured");
-  reset.addEventListener("click", () => patch(name, { max_concurrency: null }, "its limit is reset."));
+  reset.addEventListener("click", async () => {
+    const configured = await set(null, "its limit is reset.")();
+    if (configured !== undefined) input.value = String(configured);
+  });
   const form = el(
     "form", { class: "row" },
     el("span", {}, "max_concurrency"), input, el("button", { type: "submit", class: "small" }, "Set"), reset,
   );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    patch(name, { max_concurrency: input.valueAsNumber }, `max_concurrency is set to ${input.value}.`);
+    const wanted = input.valueAsNumber;
+    shown.ask(wanted, set(wanted, `max_concurrency is set to ${wanted}.`));
   });
   const node = el("details", {}, el("summary", { "aria-label": `Change the limit of ${name}` }, "Change the limit"), form);
   node.addEventListener("toggle", () => {
@@ -56,7 +66,7 @@ function limitForm(name) {
   return {
     node,
     update(configured, source) {
-      if (!node.open) input.value = String(configured);
+      shown.tell(configured);
       reset.hidden = source !== "api";
     },
   };

@@ -23,6 +23,8 @@ function columns() {
 
 function draw() {
   if (history === null) return;
+  byId("history-unknown").hidden = true;
+  byId("charts").hidden = byId("history-details").hidden = false;
   const shown = columns();
   for (const [key, chart] of Object.entries(charts)) chart.update(history, shown[key]);
   if (byId("history-details").open) fillTable(shown);

@@ -31,13 +31,13 @@ function queue(pool) {
 }
 
 function wantedWords(report) {
-  const asked = `Demand ${report.demand.toFixed(1)} slots; backends: ${count(report.backends)} in service, ${count(report.desired_backends)} wanted.`;
+  const asked = `Demand ${report.demand.toFixed(1)} slots; backends: ${count(report.backends)} in service, ${count(report.desired_backends)} wanted to be ${Math.round(100 * report.target_utilization)} % full.`;
   const scaling = report.scaling;
   const scaled = scaling ? ` Scaled to ${count(scaling.wanted)} (${count(scaling.min)} to ${count(scaling.max)}).` : "";
   const failed = scaling?.failure ? ` Scaling failed: ${scaling.failure}` : "";
-  // The other two verdicts say it all themselves.
-  const cure = ["under_capacity", "not_a_capacity_problem"].includes(report.verdict) ? ` ${report.advice}` : "";
-  return `${asked}${scaled}${failed}${cure}`;
+  // Two verdicts say it all themselves, unless more is wanted than is there.
+  const plain = ["ok", "insufficient_data"].includes(report.verdict) && report.desired_backends <= report.backends;
+  return `${asked}${scaled}${failed}${plain ? "" : ` ${report.advice}`}`;
 }
 
 function card(name) {

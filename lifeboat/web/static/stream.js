@@ -1,30 +1,39 @@
 // The live state: server-sent events while the router serves, plain reads while it drains, and a
 // patient knock while it is gone. A hidden tab holds no connection: browsers allow six a host.
 
-import { get } from "./api.js";
+import { CallError, get } from "./api.js";
 
+const PATH = "api/lb/state";
 const SILENCE_MS = 5000; // An event comes every second: this long without one is a dead stream.
 const RETRY_MS = 1000;
 const RETRY_MOST_MS = 5000;
 
-/** Follow the state. onState(state), onConnection(kind): connecting, live, draining or gone. */
+/**
+ * Follow the state. onState(state), onConnection(kind): connecting, live, draining or gone.
+ * Returns what reads the state at once, in between.
+ */
 export function followState(onState, onConnection) {
   let source = null;
   let timer = 0;
   let heardAt = 0;
   let pause = RETRY_MS;
+  let newest = -Infinity; // The uptime of the state that is shown.
+  let life = 0; // Another one begins where the router may have been restarted.
 
   function take(state) {
     heardAt = performance.now();
     pause = RETRY_MS;
     onConnection(state.draining ? "draining" : "live");
+    // What was read in between has overtaken events that were on their way.
+    if (state.uptime_sec < newest) return;
+    newest = state.uptime_sec;
     onState(state);
   }
 
   function open() {
     close();
     heardAt = performance.now();
-    source = new EventSource("api/lb/state/stream");
+    source = new EventSource(`${PATH}/stream`);
     source.onmessage = (event) => take(JSON.parse(event.data));
     source.onerror = ask;
     timer = setInterval(() => performance.now() - heardAt > SILENCE_MS && ask(), RETRY_MS);
@@ -42,8 +51,11 @@ export function followState(onState, onConnection) {
     close();
     let again;
     try {
-      const state = await get("api/lb/state");
+      const state = await get(PATH);
       if (document.hidden) return;
+      // It may be another router by now, younger than the last one was.
+      newest = -Infinity;
+      life += 1;
       take(state);
       if (!state.draining) return open();
       again = RETRY_MS;
@@ -58,4 +70,15 @@ export function followState(onState, onConnection) {
 
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : ask()));
   open();
+
+  return async function readNow() {
+    const mine = life;
+    try {
+      const state = await get(PATH);
+      if (mine === life) take(state);
+    } catch (error) {
+      // The stream notices a router that is gone, and says so.
+      if (!(error instanceof CallError)) throw error;
+    }
+  };
 }
