@@ -22,6 +22,10 @@ from lifeboat.settings.shapes import Configuration
 
 _log = logging.getLogger("lifeboat")
 
+ECHO_S = 0.1
+"""uvloop tells of one signal twice when it comes while another is being told of (it reads a pipe
+and a set, one after the other); nobody sends a second one as soon as this."""
+
 
 def serve(configuration: Configuration, reload: Callable[[], Configuration]) -> int:
     """Run a router until a signal ends it; return the exit code of the process.
@@ -43,6 +47,28 @@ def serve(configuration: Configuration, reload: Callable[[], Configuration]) -> 
         log_pipe.close()
 
 
+class Ending:
+    """The first signal drains, a later one ends at once; the echo of one signal is no other."""
+
+    def __init__(
+        self, stop: asyncio.Event, at_once: Callable[[], object], clock: Callable[[], float]
+    ) -> None:
+        """stop: set to drain. at_once: called to end. clock: monotonic seconds."""
+        self._stop = stop
+        self._at_once = at_once
+        self._clock = clock
+        self._asked_at = 0.0
+
+    def signalled(self) -> None:
+        """Take a signal."""
+        now = self._clock()
+        if not self._stop.is_set():
+            self._asked_at = now
+            self._stop.set()
+        elif now - self._asked_at >= ECHO_S:
+            self._at_once()
+
+
 async def _serve_until_signalled(
     configuration: Configuration, reload: Callable[[], Configuration]
 ) -> int:
@@ -50,14 +76,10 @@ async def _serve_until_signalled(
     stop = asyncio.Event()
     router = Router(configuration, reload)
     main = asyncio.current_task()
-
-    def ask_to_stop() -> None:
-        if stop.is_set() and main is not None:
-            main.cancel()
-        stop.set()
-
+    assert main is not None
+    ending = Ending(stop, main.cancel, loop.time)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ask_to_stop)
+        loop.add_signal_handler(number, ending.signalled)
     loop.add_signal_handler(signal.SIGHUP, router.ask_to_reload)
     try:
         await router.run(stop, announce)
