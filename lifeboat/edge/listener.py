@@ -15,6 +15,13 @@ from collections.abc import Callable
 BACKLOG = 4096
 """Connections the kernel may hold until they are accepted: a burst must not see refusals."""
 
+MOST_UNSENT_BYTES = 128 * 1024
+"""Of an answer that the kernel takes for a client that does not read, beyond what is under way.
+Left to itself it takes three megabytes for each, which count as ours where memory is limited (a
+container). Linux has the option, and accepted connections inherit it. Held by
+tests/edge/test_listener.py; what it saves is in bench/RESULTS.md.
+"""
+
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
@@ -35,6 +42,8 @@ class Listener:
             bound = (address[0], self._port() or port, *address[2:])
             sock = socket.create_server(bound, family=family, backlog=BACKLOG)
             sock.setblocking(False)
+            if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MOST_UNSENT_BYTES)
             self._sockets.append(sock)
             server = await loop.create_server(self._factory, sock=sock, backlog=BACKLOG)
             self._servers.append(server)
