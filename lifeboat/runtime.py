@@ -90,6 +90,7 @@ class Router:
             rng=rng,
             wall=time.time,
             bytes_came_at=self._upstream.bytes_came_at,
+            expected_rates=self._engines.expected_rates,
         )
         self._reloader = None if reload is None else Reloader(self.fleet, reload, self._apply)
         self._autoscaler = Autoscaler(self.fleet, self.view, self._clock)
@@ -188,7 +189,8 @@ class Router:
         ]
         found += [Warned(message, None) for message in self.configuration.warnings]
         found += [Warned(message, None) for message in self._autoscaler.warnings()]
-        few = too_few_descriptors(self.view(), soft_limit())
+        view = self.view()
+        few = too_few_descriptors(view, soft_limit())
         if few is not None:
             found.append(Warned(few, None))
         return Surroundings(
@@ -200,6 +202,7 @@ class Router:
             sources=fleet.sources(),
             backend_sources=fleet.backend_sources(),
             reject_status=self.settings.reject_status,
+            expected_rates=self._engines.expected_rates(view),
         )
 
     # -- another configuration ----------------------------------------------------------------

@@ -22,7 +22,8 @@ from lifeboat.settings.table import SETTINGS, Setting
 def check(file: str | None, show: bool) -> None:
     """Check a configuration file (backends.yaml) together with the LIFEBOAT_* variables.
 
-    Prints every error and every warning. Exit code: 0 it would start, 2 it would not.
+    Prints every error and every warning, and which rate each queue needs to drain within its TTL.
+    Exit code: 0 it would start, 2 it would not.
     """
     try:
         configuration = load({"config": file}, os.environ, Path.cwd())
@@ -38,7 +39,11 @@ def check(file: str | None, show: bool) -> None:
     if show:
         rows = [_shown(row, configuration) for row in SETTINGS]
         click.echo(columns(("setting", "value", "source"), rows))
-    click.echo(_summary(configuration))
+    from lifeboat.cli.queues import Queues
+
+    queues = Queues(configuration)
+    print_warnings(queues.warnings())
+    click.echo("\n".join([_summary(configuration), *queues.needs()]))
 
 
 def _faults_of_backends(configuration: Configuration) -> list[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lifeboat.cli.columns import columns
+from lifeboat.embedded import USUAL_INPUT_TOKENS, USUAL_OUTPUT_TOKENS
 from lifeboat.settings.urls import parse_url
 from lifeboat.settings.values import BadValueError
 
@@ -60,8 +61,18 @@ def _number(
 @_number(
     "--refine", 3, click.IntRange(0, 10), "Steps between those of the ladder, to place the knee."
 )
-@_number("--input-tokens", 200, click.IntRange(1, 100_000), "Mean length of a prompt, in words.")
-@_number("--output-tokens", 100, click.IntRange(2, 100_000), "Mean length of an answer.")
+@_number(
+    "--input-tokens",
+    USUAL_INPUT_TOKENS,
+    click.IntRange(1, 100_000),
+    "Mean length of a prompt, in words.",
+)
+@_number(
+    "--output-tokens",
+    USUAL_OUTPUT_TOKENS,
+    click.IntRange(2, 100_000),
+    "Mean length of an answer.",
+)
 @click.option("--seed", default=1, show_default=True, help="Of the lengths.")
 @click.option(
     "--html",

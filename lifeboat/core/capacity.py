@@ -127,8 +127,8 @@ class CapacityReport:
         if self.desired_backends <= self.backends:
             return ""
         return (
-            f"But the demand of this moment is above {self.target:.0%} of the slots in service, "
-            f"which leaves too little for bursts: {self.desired_backends} backends would carry it."
+            f"But the demand of this moment is above {self.target:.0%} of the slots in service: "
+            "little is left for bursts, which more backends would take."
         )
 
     def _add_room(self) -> str:
@@ -204,12 +204,12 @@ def slots_per_backend(members: list[BackendView], view: GateView) -> float:
     counts as 32. Health and saturation are left out: they pass."""
     if not members:
         return float(UNGATED_COUNTS_AS)
-    return sum(_healthy_slots(member, view) or UNGATED_COUNTS_AS for member in members) / len(
+    return sum(healthy_slots(member, view) or UNGATED_COUNTS_AS for member in members) / len(
         members
     )
 
 
-def _healthy_slots(member: BackendView, view: GateView) -> int | None:
+def healthy_slots(member: BackendView, view: GateView) -> int | None:
     """Return what a backend may hold while it is up and ready; None without a gate."""
     limit = clamp(view.mode, member.configured_limit or None, view.superfast_cap)
     return None if limit is None else shared(limit, view.share)
@@ -218,7 +218,7 @@ def _healthy_slots(member: BackendView, view: GateView) -> int | None:
 def _full_limit(
     members: list[BackendView], view: GateView, slots: float, scale: FullScale | None
 ) -> int | None:
-    limits = [_healthy_slots(member, view) for member in members]
+    limits = [healthy_slots(member, view) for member in members]
     if any(limit is None for limit in limits):
         return None
     total = sum(limit for limit in limits if limit is not None)

@@ -17,6 +17,7 @@ from lifeboat.core.gate import Gate
 from lifeboat.core.modes import Mode
 from lifeboat.core.protocol import Protocol
 from lifeboat.core.rules import GateRules
+from lifeboat.core.view import GateView
 from lifeboat.core.vocabulary import Ask, Capability, EngineReading, Estimate
 from lifeboat.door import Door
 from lifeboat.fleet.border import Border
@@ -34,7 +35,7 @@ from lifeboat.fleet.rules import LiveMode, frozen_changes, gate_rules, value_sou
 from lifeboat.fleet.state_file import StateFile
 from lifeboat.fleet.warnings import fleet_warnings
 from lifeboat.fleet.watch import Surroundings
-from lifeboat.observe.warnings import Warned, all_warnings
+from lifeboat.observe.warnings import NO_RATES, Warned, all_warnings, lingering
 from lifeboat.settings.shapes import BackendConfig, Configuration, Settings
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class Fleet:
     embedded: starts a simulated engine inside this process and returns its url; stop_embedded:
     ends the one at a url. clock: seconds, monotonic, the door's. wall: seconds since the epoch.
     bytes_came_at: when the server at a url last sent bytes of an answer that still runs, or None.
+    expected_rates: requests per second that pools are known to serve at the most, by pool.
     reload_fault: why the last reload changed nothing (fleet.reloader); None after a good one.
     """
 
@@ -63,7 +65,9 @@ class Fleet:
         wall: Callable[[], float],
         pace: Pace = USUAL_PACE,
         bytes_came_at: Callable[[str], float | None] = lambda url: None,
+        expected_rates: Callable[[GateView], Mapping[str, float]] = lambda view: NO_RATES,
     ) -> None:
+        self._expected_rates = expected_rates
         self._configuration = configuration
         self._door = door
         self._live = LiveMode()
@@ -78,7 +82,9 @@ class Fleet:
         path = configuration.settings.state_file
         self._state_file = None if path is None else StateFile(path)
         self._membership = Membership(around, self._engine_room, self._state_file)
-        self._pulse = Pulse(around, self._membership, self._engine_room, self._worth_logging)
+        self._pulse = Pulse(
+            around, self._membership, self._engine_room, self._worth_logging, self._lingering
+        )
         self._pulse_task: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         self._started_with = configuration.settings
@@ -219,7 +225,13 @@ class Fleet:
         ours = [
             Warned(text, name or None) for name, texts in self._found().items() for text in texts
         ]
-        return all_warnings(self._door.view(), urls, self.engines(), tuple(ours))
+        view = self._door.view()
+        expected = self._expected_rates(view)
+        return all_warnings(view, urls, self.engines(), tuple(ours), expected)
+
+    def _lingering(self) -> list[Warned]:
+        view = self._door.view()
+        return lingering(view, self._expected_rates(view))
 
     def _reload_warnings(self) -> list[str]:
         texts = [] if self.reload_fault is None else [self.reload_fault]

@@ -19,14 +19,17 @@ from lifeboat.observe.warnings import Warned
 
 log = logging.getLogger(__name__)
 
-_DIGITS = re.compile(r"\d+")
+_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 BEATS_PER_LOG = 5
 """Warnings are logged this rarely: finding them costs a view of the gate."""
 
 
 class Pulse:
-    """What is looked at every second. warnings: those that stand now."""
+    """What is looked at every second.
+
+    warnings: those that stand now; lingering: those that may have stood and are not clearly over.
+    """
 
     def __init__(
         self,
@@ -34,12 +37,14 @@ class Pulse:
         membership: Membership,
         engine_room: EngineRoom,
         warnings: Callable[[], list[Warned]],
+        lingering: Callable[[], list[Warned]],
     ) -> None:
         self._around = around
         self._membership = membership
         self._engine_room = engine_room
         self._warnings = warnings
-        self._logged: set[tuple[str | None, str]] = set()
+        self._lingering = lingering
+        self._logged: set[_Key] = set()
         self._beats = 0
 
     async def run(self) -> None:
@@ -88,11 +93,18 @@ class Pulse:
 
     def _log_warnings(self) -> None:
         """Log each warning once, and again only after it was gone; figures within may change."""
-        shown: set[tuple[str | None, str]] = set()
+        shown: set[_Key] = set()
         for warned in self._warnings():
-            key = (warned.backend, _DIGITS.sub("#", warned.message))
+            key = _key(warned)
             if key not in self._logged:
                 about = f"backend {warned.backend}: " if warned.backend else ""
                 log.warning("%s%s", about, warned.message)
             shown.add(key)
-        self._logged = shown
+        self._logged = shown | (self._logged & {_key(warned) for warned in self._lingering()})
+
+
+_Key = tuple[str | None, str]
+
+
+def _key(warned: Warned) -> _Key:
+    return warned.backend, _NUMBER.sub("#", warned.message)

@@ -30,6 +30,7 @@ class Surroundings:
     sources: where each global value comes from (flag, environment, file, default, api), by its
         key in the state. backend_sources: the same for each backend's values.
     reject_status: the setting that the gate's own refusals use.
+    expected_rates: requests per second that pools are known to serve at the most, by pool.
     """
 
     version: str
@@ -42,12 +43,15 @@ class Surroundings:
         default_factory=dict[str, Mapping[str, str]]
     )
     reject_status: int = 503
+    expected_rates: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def state_json(view: GateView, around: Surroundings) -> Json:
     """Return the page of `GET /api/lb/state`: contract, section 7, in its order of keys."""
     backends = {encodable(name): backend for name, backend in view.backends.items()}
-    warnings = all_warnings(view, around.urls, around.engines, around.warnings)
+    warnings = all_warnings(
+        view, around.urls, around.engines, around.warnings, around.expected_rates
+    )
     return {
         "routing_mode": view.mode.value,
         "queue_enabled": view.queue_enabled,

@@ -5,13 +5,15 @@ Source: the contract's section 7. Held by tests/observe/test_warnings.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import ceil, inf
 from urllib.parse import urlsplit, urlunsplit
 
 from lifeboat.core.limits import LimitReason
+from lifeboat.core.rates import WINDOW_S
 from lifeboat.core.urls import spelled_out
-from lifeboat.core.view import GateView
+from lifeboat.core.view import GateView, PoolView
 from lifeboat.core.vocabulary import EngineReading
 
 
@@ -23,18 +25,26 @@ class Warned:
     backend: str | None = None
 
 
+NO_RATES: Mapping[str, float] = {}
+
+
 def all_warnings(
     view: GateView,
     urls: Mapping[str, str],
     engines: Mapping[str, EngineReading],
     others: tuple[Warned, ...] = (),
+    expected_rates: Mapping[str, float] = NO_RATES,
 ) -> list[Warned]:
-    """Return the warnings found elsewhere, then those that follow from the live state."""
+    """Return the warnings found elsewhere, then those that follow from the live state.
+
+    expected_rates: requests per second that a pool is known to serve at the most, before any was
+        measured; by pool.
+    """
     return [
         *others,
         *_beyond_slots(view, engines),
         *_queueing_inside(view, engines),
-        *_undrainable(view),
+        *undrainable(view, expected_rates),
         *_after_another(view),
         *_shared_urls(urls),
     ]
@@ -88,24 +98,74 @@ def _queueing_inside(view: GateView, engines: Mapping[str, EngineReading]) -> li
     return found
 
 
-def _undrainable(view: GateView) -> list[Warned]:
-    """A ceiling that cannot drain within the TTL: the last to be parked are promised a timeout."""
+CLEARLY = 1.25
+"""A pool drains clearly when it would serve so many times its ceiling within the TTL. A rate that
+hovers about the border would else be logged again and again."""
+
+
+def undrainable(view: GateView, expected_rates: Mapping[str, float]) -> list[Warned]:
+    """Return the ceilings that cannot drain within the TTL: their last are promised a timeout."""
     found: list[Warned] = []
-    for name, pool in view.pools.items():
+    for name, pool in _queueing(view):
         rate = pool.drain_rate_per_s
-        if rate is None or not pool.queue_enabled or not pool.listed:
-            continue
-        drained = int(rate * pool.queue_ttl_s)
-        if pool.queue_limit > drained:
-            found.append(
-                Warned(
-                    f"the queue of {name} may hold {pool.queue_limit} requests, but of late only "
-                    f"{drained} would be served within its TTL of {pool.queue_ttl_s:g} s "
-                    f"({rate:.3g} a second): the rest would time out; lower its ceiling "
-                    "(queue.max_depth), raise its TTL, or add capacity"
-                )
-            )
+        if rate is not None:
+            if _drains(pool, rate) < _most_parked(pool):
+                found.append(_drained_too_slowly(name, pool, rate))
+        elif _drains(pool, expected_rates.get(name, inf)) < _most_parked(pool):
+            found.append(_too_slow_by_design(name, pool, expected_rates[name]))
     return found
+
+
+def lingering(view: GateView, expected_rates: Mapping[str, float]) -> list[Warned]:
+    """Return what `undrainable` may have said before and is not clearly over.
+
+    A rate that is not known any more, after a quiet time, has not become a better one.
+    """
+    found: list[Warned] = []
+    for name, pool in _queueing(view):
+        rate = pool.drain_rate_per_s or 0.0
+        if _drains(pool, rate) < CLEARLY * _most_parked(pool):
+            found.append(_drained_too_slowly(name, pool, rate))
+        if name in expected_rates:
+            found.append(_too_slow_by_design(name, pool, expected_rates[name]))
+    return found
+
+
+def _queueing(view: GateView) -> Iterator[tuple[str, PoolView]]:
+    return ((name, pool) for name, pool in view.pools.items() if pool.queue_enabled and pool.listed)
+
+
+def _most_parked(pool: PoolView) -> int:
+    """The ceiling, or what the pool's rate lets in within a TTL where that is less."""
+    per_minute = pool.max_requests_per_minute
+    if not per_minute:
+        return pool.queue_limit
+    return min(pool.queue_limit, per_minute * ceil(pool.queue_ttl_s / WINDOW_S))
+
+
+def _drains(pool: PoolView, rate_per_s: float) -> float:
+    """How many requests are served within the TTL, in whole ones."""
+    served = rate_per_s * pool.queue_ttl_s
+    return served if served == inf else int(served)
+
+
+_REMEDY = "lower its ceiling (queue.max_depth), raise its TTL, or add capacity"
+
+
+def _drained_too_slowly(name: str, pool: PoolView, rate: float) -> Warned:
+    return Warned(
+        f"the queue of {name} may hold {_most_parked(pool)} requests, but of late only "
+        f"{_drains(pool, rate)} would be served within its TTL of {pool.queue_ttl_s:g} s "
+        f"({rate:.3g} a second): the rest would time out; {_REMEDY}"
+    )
+
+
+def _too_slow_by_design(name: str, pool: PoolView, rate: float) -> Warned:
+    return Warned(
+        f"the queue of {name} may hold {_most_parked(pool)} requests, but its simulated engines "
+        f"serve {_drains(pool, rate)} of usual length within its TTL of {pool.queue_ttl_s:g} s at "
+        f"the most ({rate:.3g} a second): the rest would time out; {_REMEDY}"
+    )
 
 
 def _after_another(view: GateView) -> list[Warned]:

@@ -14,6 +14,10 @@ from math import floor
 ENOUGH = 0.95
 """Share of the best throughput that is as good as the best: measured steps differ by as much."""
 
+WORSE = 0.9
+"""A step with less than this of the knee's throughput is past a peak, not a plateau that was
+measured badly."""
+
 REFUSALS_ALLOWED = 0.02
 """A step in which more of the requests than this were refused is beyond what the server takes."""
 
@@ -98,10 +102,23 @@ def knee(steps: Sequence[Step]) -> Step | None:
 
 
 def between(steps: Sequence[Step]) -> int | None:
-    """Return a concurrency halfway below the knee, where the true one may lie; None = none left."""
+    """Return a concurrency where the true knee may lie; None = none left.
+
+    Where the next step up is clearly worse, a better one may lie between the two; else halfway
+    below, where a smaller one may be as good.
+    """
     found = knee(steps)
     if found is None:
         return None
+    above = min(
+        (step for step in steps if step.concurrency > found.concurrency),
+        key=lambda step: step.concurrency,
+        default=None,
+    )
+    if above is not None and (above.overloaded or above.tokens_per_s < WORSE * found.tokens_per_s):
+        middle = (found.concurrency + above.concurrency) // 2
+        if middle > found.concurrency:
+            return middle
     below = max((s.concurrency for s in steps if s.concurrency < found.concurrency), default=0)
     middle = (below + found.concurrency) // 2
     return middle if below < middle < found.concurrency else None
@@ -146,6 +163,10 @@ def _why(
         elif last.first_token_s is not None and found.first_token_s:
             more = last.first_token_s / found.first_token_s
             text += f"; at {last.concurrency} the first token takes {more:.1f} times as long"
+            if last.tokens_per_s < WORSE * found.tokens_per_s:
+                text += (
+                    f", and all together get {last.tokens_per_s / found.tokens_per_s:.0%} as much"
+                )
     if slots is not None and slots < found.concurrency:
         text += f"; the server says that it has {slots} slots, and more would wait inside it"
     return text

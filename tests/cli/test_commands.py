@@ -109,6 +109,34 @@ def test_check_of_a_valid_file_says_so(run: CliRunner) -> None:
     assert result.stdout == "mine.yaml is valid: mode superfast, 1 backend\n"
 
 
+QUEUED = """
+queue: {enabled: true, ttl: 20s, max_depth: %d}
+backends:
+  - {name: s, kind: simulated, models: [m], max_concurrency: 4, simulate: {time_scale: 150}}
+  - {name: u, url: "http://h:1", models: [other]}
+"""
+"""The simulated one serves 0.33 requests a second: 6 in 20 s."""
+
+
+@pytest.mark.parametrize(("depth", "warned"), [(6, False), (7, True)])
+def test_check_warns_of_a_ceiling_that_cannot_drain_and_says_what_each_queue_needs(
+    run: CliRunner, depth: int, warned: bool
+) -> None:
+    Path("backends.yaml").write_text(QUEUED % depth)
+    result = call(run, "check")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1:] == [
+        f"queue of {name}: up to {depth} for 20 s each, all served in time from "
+        f"{depth / 20:.3g} requests a second on"
+        for name in ("m", "other")
+    ]
+    lines = result.stderr.splitlines()
+    assert len(lines) == warned
+    if warned:
+        assert lines[0].startswith("warning: the queue of m may hold 7 requests, but its simulated")
+        assert "serve 6 of usual length within its TTL of 20 s" in lines[0]
+
+
 def test_check_prints_every_error_and_every_warning_and_exits_2(run: CliRunner) -> None:
     Path("backends.yaml").write_text("mode: fast\nport: 0x\n")
     result = call(run, "check", LIFEBOAT_HOSTS="x")

@@ -121,7 +121,6 @@ def test_a_verdict_that_is_not_of_load_says_why_more_backends_are_desired_all_th
     assert (found.verdict, found.desired_backends, found.backends) == (verdict, desired, 1)
     says = "the demand of this moment is above 70% of the slots in service" in found.advice
     assert says is (desired > 1)
-    assert (f"{desired} backends would carry it" in found.advice) is (desired > 1)
     assert "Nothing to do." not in found.advice or desired == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lifeboat.core.vocabulary import EngineReading
-from lifeboat.observe.warnings import all_warnings, shown_url
+from lifeboat.observe.warnings import all_warnings, lingering, shown_url, undrainable
 from tests.observe.scenes import backend, pool, view
 
 
@@ -49,6 +49,61 @@ def test_a_ceiling_that_cannot_drain_within_the_ttl_is_a_warning(
     if warned:
         assert "may hold 61 requests" in found[0].message
         assert "only 60 would be served" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("expected", "changes", "warned"),
+    [
+        (2.0, {"queue_limit": 61}, True),
+        (2.0, {"queue_limit": 60}, False),
+        (2.0, {"queue_limit": 61, "queue_enabled": False}, False),
+        # What was measured counts, once it was.
+        (2.0, {"queue_limit": 61, "drain_rate_per_s": 9.0}, False),
+        (9.0, {"queue_limit": 61, "drain_rate_per_s": 2.0}, True),
+    ],
+)
+def test_before_a_rate_was_measured_the_known_one_of_the_engines_counts(
+    expected: float, changes: dict, warned: bool
+) -> None:
+    one = pool(**{"name": "m", "queue_enabled": True, "drain_rate_per_s": None, **changes})
+    found = all_warnings(view(pools=(one,)), {}, {}, (), {"m": expected})
+    assert len(found) == warned
+    assert all_warnings(view(pools=(one,)), {}, {}, (), {"other": 0.01}) == [
+        one for one in found if "of late" in one.message
+    ]
+    if warned and "drain_rate_per_s" not in changes:
+        assert "its simulated engines serve 60 of usual length" in found[0].message
+
+
+@pytest.mark.parametrize(("ttl_s", "most"), [(30.0, 60), (60.0, 60), (90.0, 120)])
+def test_a_ceiling_that_the_rate_limit_never_lets_fill_promises_nothing(
+    ttl_s: float, most: int
+) -> None:
+    def found(rate: float) -> list:
+        one = pool(
+            queue_enabled=True, queue_limit=10_000, queue_ttl_s=ttl_s,
+            max_requests_per_minute=60, drain_rate_per_s=rate,
+        )  # fmt: skip
+        return undrainable(view(pools=(one,)), {})
+
+    assert found(most / ttl_s) == []
+    (warned,) = found((most - 1) / ttl_s)
+    assert f"may hold {most} requests, but of late only {most - 1} " in warned.message
+
+
+@pytest.mark.parametrize(
+    ("rate", "stands", "lingers"),
+    [(1.9, True, True), (2.0, False, True), (2.4, False, True), (2.5, False, False),
+     (None, False, True)],
+)  # fmt: skip
+def test_a_rate_near_the_border_or_forgotten_is_not_clearly_better(
+    rate: float | None, stands: bool, lingers: bool
+) -> None:
+    one = pool(queue_enabled=True, queue_limit=60, drain_rate_per_s=rate)
+    assert bool(undrainable(view(pools=(one,)), {})) is stands
+    assert bool(lingering(view(pools=(one,)), {})) is lingers
+    off = pool(queue_enabled=False, queue_limit=60, drain_rate_per_s=rate)
+    assert lingering(view(pools=(off,)), {}) == []
 
 
 def test_a_limit_that_a_predecessor_takes_from_is_a_warning() -> None:

@@ -88,6 +88,28 @@ def test_the_next_look_is_halfway_below_the_knee() -> None:
     assert between([*measured, step(6, 790)]) == 5
 
 
+def test_where_the_next_step_is_worse_the_next_look_is_halfway_up_to_it() -> None:
+    falling = steps(100, 200, 120, 60)
+    assert between(falling) == 3
+    assert between(steps(100, 200, 181)) is None
+    assert between([*falling, step(3, 260)]) is None
+    assert between([*falling, step(3, 150)]) is None
+    refusing = [*steps(100, 200, 400), step(8, 500, refused=40)]
+    assert between(refusing) == 6
+    assert between([*refusing, step(6, 600)]) == 7
+    assert between([*refusing, step(6, 600), step(7, 500, refused=30)]) == 5
+    assert between([*refusing, step(6, 300, refused=30)]) == 5
+    assert between([*refusing, step(6, 410)]) == 3
+
+
+def test_a_throughput_that_falls_is_said() -> None:
+    advice = advise(steps(100, 200, 120, 60), None)
+    assert advice is not None
+    assert "at 8 the first token takes 4.0 times as long, and all together get 30%" in advice.why
+    level = advise(steps(100, 200, 400, 400, 400), None)
+    assert level is not None and "all together" not in level.why
+
+
 def test_the_advice_names_value_cause_and_queue() -> None:
     advice = advise(steps(100, 200, 400, 400, 400), None)
     assert advice is not None

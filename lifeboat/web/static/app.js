@@ -8,7 +8,7 @@ import { duration } from "./format.js";
 import { refreshHistory, showPoolChoice, startHistory } from "./history.js";
 import { startMode } from "./mode.js";
 import { showOverview } from "./overview.js";
-import { refreshParked } from "./parked.js";
+import { announceParked, refreshParked } from "./parked.js";
 import { refreshCapacity, showPools } from "./pools.js";
 import { refreshRejections, showRejections, startRejections } from "./rejections.js";
 import { followState } from "./stream.js";
@@ -61,11 +61,12 @@ function draw() {
   showOverview(latest);
   showMode(latest);
   showPools(latest);
-  capacity();
+  capacity().then((done) => done && showPools(latest));
   showBackends(latest);
   showPoolChoice(latest);
   suggestBody(latest);
   if (latest.queue_total_waiters > 0) anyParked = true;
+  announceParked(latest.queue_total_waiters);
   // Read once more after the last one left.
   if (anyParked) parked().then((done) => done && latest.queue_total_waiters === 0 && (anyParked = false));
   if (showRejections(latest)) rejectionsAreOld = true;

@@ -24,10 +24,18 @@ function row() {
   };
 }
 
+let listed = false;
+
+/** Say how many wait before they can be listed. */
+export function announceParked(waiting) {
+  if (waiting > 0 && !listed) setText(byId("parked-words"), `${count(waiting)} ${waiting === 1 ? "waits" : "wait"}.`);
+}
+
 /** Read the list again and show it. */
 export async function refreshParked() {
   const page = await get("api/lb/parked");
   const shown = page.parked.length;
+  listed = shown > 0;
   const words =
     page.total === 0
       ? "Nothing is parked."

@@ -31,7 +31,7 @@ function queue(pool) {
 }
 
 function wantedWords(report) {
-  const asked = `Demand ${report.demand.toFixed(1)} slots; backends: ${count(report.backends)} in service, ${count(report.desired_backends)} wanted to be ${Math.round(100 * report.target_utilization)} % full.`;
+  const asked = `Demand ${report.demand.toFixed(1)} slots; backends: ${count(report.backends)} in service, ${count(report.desired_backends)} wanted.`;
   const scaling = report.scaling;
   const scaled = scaling ? ` Scaled to ${count(scaling.wanted)} (${count(scaling.min)} to ${count(scaling.max)}).` : "";
   const failed = scaling?.failure ? ` Scaling failed: ${scaling.failure}` : "";
@@ -77,7 +77,7 @@ function card(name) {
   };
 }
 
-/** Read the capacity of the pools again; the next state shown shows it. */
+/** Read the capacity of the pools again, to be shown with a state. */
 export async function refreshCapacity() {
   reports = (await get("api/lb/capacity")).pools;
 }
