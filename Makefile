@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.locked
 
 .DEFAULT_GOAL := help
-.PHONY: help install run run-gguf run-vllm test check format bench mutants docs lock clean
+.PHONY: help install run run-gguf run-vllm test check format bench bench-peers mutants docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,8 +44,11 @@ format: $(STAMP) ## apply the formatter and the safe fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP) ## the measurements of bench/, printed
-	$(BIN)/python -m bench
+bench: $(STAMP) ## all measurements of bench/: half an hour (BENCH=quick: two minutes)
+	$(BIN)/python -m bench $(BENCH)
+
+bench-peers: $(STAMP) ## .venv-peers, with the proxies that `make bench` compares with
+	$(BIN)/python -m bench.peers.install
 
 mutants: $(STAMP) ## every hand-made mutant must make its test fail
 	$(BIN)/python -m tests.mutants
@@ -62,4 +65,4 @@ lock: $(STAMP) ## resolve the locks anew (needs `pip install uv` in .venv)
 		-o requirements-dev.lock
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .venv-gguf .venv-vllm build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-gguf .venv-vllm .venv-peers build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

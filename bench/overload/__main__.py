@@ -1,12 +1,13 @@
 """Replay a trace at twice the engines' capacity through each proxy, and compare what came of it.
 
-    python -m bench.overload TRACE.csv                      # two rounds of 40 s: about 12 minutes
+    python -m bench.overload                      # two rounds of 40 s: about 12 minutes
     python -m bench.overload TRACE.csv --rounds 1 --seconds 20 --no-write
 
-TRACE.csv: azure2023_code.csv of Azure/AzurePublicDataset (TIMESTAMP, ContextTokens,
-GeneratedTokens). Two simulated engines of four seats; the capacity is measured first, with every
-seat kept busy and no proxy between. Each proxy is told the same cap and gets the same requests,
-the same impatient clients and fresh engines. Read from both ends:
+TRACE.csv: of the form of Azure/AzurePublicDataset (TIMESTAMP, ContextTokens, GeneratedTokens); its
+azure2023_code.csv lies under tests/recorded/traces and is replayed by default. Two simulated
+engines of four seats; the capacity is measured first, with every seat kept busy and no proxy
+between. Each proxy is told the same cap and gets the same requests, the same impatient clients and
+fresh engines. Read from both ends:
 
 - goodput: whole and right answers within the objective, a second, and as a part of the capacity;
 - wrong or missing: answers that were cut, differed, or were neither a 200 nor an honest refusal;
@@ -43,10 +44,11 @@ from bench.overload.replay import (
     chat,
     read_trace,
 )
-from bench.peers.contestants import versions
+from bench.peers.contestants import missing, versions
 from bench.peers.processes import Server, free_port, machine
-from bench.peers.results import table, write_section
+from bench.peers.results import add_write_options, table, wants_writing, write_section
 
+TRACE = Path(__file__).resolve().parents[2] / "tests/recorded/traces/azure2023_code.csv"
 ENGINES = 2
 OVERLOAD = 2.0
 OBJECTIVE_S = 5.0
@@ -206,21 +208,20 @@ def result_table(found: dict[str, list[Judged]], capacity: float) -> str:
     return table(head, rows)
 
 
-async def compare(asked: argparse.Namespace, directory: Path) -> str:
+async def compare(asked: argparse.Namespace, rows: list[Contestant], directory: Path) -> str:
     """Run everything; return the section for bench/RESULTS.md."""
     trace = read_trace(asked.trace, 4000)
     capacity = await measure_capacity(directory, trace, asked.seconds / 2)
     print(f"capacity {capacity:.2f} requests a second", flush=True)
     rate = OVERLOAD * capacity
     replayed = at_rate(trace[: round(rate * asked.seconds)], rate)
-    rows = [row for row in contestants(OBJECTIVE_S) if not asked.only or row.name in asked.only]
     found: dict[str, list[Judged]] = {row.name: [] for row in rows}
     for number in range(asked.rounds):
         for row in rows:
             judged = await run_one(row, replayed, directory)
             found[row.name].append(judged)
             print(f"  round {number + 1} {row.name:22} {judged}", flush=True)
-    command = " ".join(("python -m bench.overload", asked.trace.name, *sys.argv[2:]))
+    command = " ".join(("python -m bench.overload", *sys.argv[1:]))
     conditions = (
         f"`{command}`, {datetime.date.today()}, {machine()}. {versions()}.\n\n"
         f"{ENGINES} simulated engines (gpt-oss-20b on B200, {TIME_SCALE:g} times slower) of "
@@ -236,20 +237,25 @@ async def compare(asked: argparse.Namespace, directory: Path) -> str:
 
 
 def main() -> int:
-    names = [row.name for row in contestants(OBJECTIVE_S)]
+    every = contestants(OBJECTIVE_S)
+    names = [row.name for row in every]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("trace", type=Path)
+    parser.add_argument("trace", type=Path, nargs="?", default=TRACE)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=40.0, help="of load per run")
-    parser.add_argument("--only", nargs="+", choices=names)
-    parser.add_argument("--no-write", action="store_true", help="leave bench/RESULTS.md alone")
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
+    add_write_options(parser)
     asked = parser.parse_args()
+    asked_for = [row for row in every if row.name in asked.only]
+    for line in missing(row.program for row in asked_for):
+        print(f"LEFT OUT: {line}", flush=True)
+    chosen = [row for row in asked_for if not missing([row.program])]
     with tempfile.TemporaryDirectory() as directory:
-        text = asyncio.run(compare(asked, Path(directory)))
+        text = asyncio.run(compare(asked, chosen, Path(directory)))
     print(text)
-    if not asked.no_write:
+    if wants_writing(asked, whole=len(chosen) == len(every)):
         write_section("overload", text)
-    return 0
+    return 0 if len(chosen) == len(asked_for) else 1
 
 
 if __name__ == "__main__":

@@ -9,7 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from bench.overload.engines import SEATS
-from bench.peers.contestants import HAPROXY_FRAME, peers_bin, start_haproxy, start_lifeboat
+from bench.peers.contestants import (
+    HAPROXY_FRAME,
+    haproxy,
+    own_python,
+    peers_bin,
+    start_haproxy,
+    start_lifeboat,
+)
 from bench.peers.processes import Server, free_port
 
 LONG_TTL_S = 30.0
@@ -31,10 +38,14 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """name: as in the table. start: (engine ports, directory for files) -> a started server."""
+    """name: as in the table. start: (engine ports, directory for files) -> a started server.
+
+    program: returns the path of what it runs; raises MissingPeerError.
+    """
 
     name: str
     start: Callable[[list[int], Path], Server]
+    program: Callable[[], str]
 
 
 def _lifeboat(policy: Policy, ports: list[int], directory: Path) -> Server:
@@ -117,9 +128,13 @@ def contestants(objective_s: float) -> tuple[Contestant, ...]:
         Policy(LONG_TTL_S, DEPTH_FACTOR),
         Policy(OBJECTIVE_SHARE * objective_s, UNBOUNDED_FACTOR),
     )
-    starters = {"Lifeboat": _lifeboat, "HAProxy": _haproxy, "LiteLLM": _litellm}
+    proxies = (
+        ("Lifeboat", _lifeboat, own_python),
+        ("HAProxy", _haproxy, haproxy),
+        ("LiteLLM", _litellm, partial(peers_bin, "litellm")),
+    )
     return tuple(
-        Contestant(f"{name}, {policy.ttl_s:g} s", partial(start, policy))
+        Contestant(f"{name}, {policy.ttl_s:g} s", partial(start, policy), program)
         for policy in policies
-        for name, start in starters.items()
+        for name, start, program in proxies
     )

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from bench.peers.contestants import CONTESTANTS, Contestant, versions
+from bench.peers.contestants import CONTESTANTS, Contestant, missing, versions
 from bench.peers.processes import Server, free_port, machine
-from bench.peers.results import table, write_section
+from bench.peers.results import add_write_options, table, wants_writing, write_section
 
 CONNECTIONS = 32
 KINDS = ("json", "stream")
@@ -186,9 +186,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of load per figure")
     parser.add_argument("--only", nargs="+", choices=names, default=names)
-    parser.add_argument("--no-write", action="store_true", help="leave bench/RESULTS.md alone")
+    add_write_options(parser)
     asked = parser.parse_args()
-    chosen = [contestant for contestant in CONTESTANTS if contestant.name in asked.only]
+    asked_for = [contestant for contestant in CONTESTANTS if contestant.name in asked.only]
+    for line in missing(contestant.program for contestant in asked_for):
+        print(f"LEFT OUT: {line}", flush=True)
+    chosen = [row for row in asked_for if not missing([row.program])]
     with (
         tempfile.TemporaryDirectory() as directory,
         running(chosen, Path(directory)) as (stub, servers),
@@ -216,9 +219,9 @@ def main() -> int:
     tables = (cost_tables(comparison), latency_table(comparison, rate))
     text = "\n\n".join((title, conditions, *tables))
     print(text)
-    if not asked.no_write:
+    if wants_writing(asked, whole=len(chosen) == len(CONTESTANTS)):
         write_section("peers", text)
-    return 0
+    return 0 if len(chosen) == len(asked_for) else 1
 
 
 if __name__ == "__main__":

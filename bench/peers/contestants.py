@@ -1,26 +1,28 @@
 """How each proxy of the comparison is started, over one backend.
 
-HAProxy comes from the system (Debian: `apt install haproxy`). The others are PyPI packages in
-`.venv-peers`, which is made on first use and kept; git ignores it.
+HAProxy comes from the system. The others are PyPI packages in `.venv-peers`, which `make
+bench-peers` builds (bench/peers/install.py); git ignores it. What is not there is told with its
+remedy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.peers.processes import Server, free_port
 
 _ROOT = Path(__file__).resolve().parents[2]
-_VENV = _ROOT / ".venv-peers"
-_PACKAGES = ("vllm-router", "sglang-router", "litellm[proxy]")
-_STAMP = _VENV / ".bench-peers"
+VENV = _ROOT / ".venv-peers"
+PACKAGES = ("vllm-router", "sglang-router", "litellm[proxy]")
 
 HAPROXY_FRAME = """\
 global
@@ -38,44 +40,72 @@ defaults
 """
 
 
+class MissingPeerError(RuntimeError):
+    """A program is not there; the text names it and says how to install it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """name: as in the table. start: (backend port, directory for files) -> a started server."""
+    """name: as in the table. start: (backend port, directory for files) -> a started server.
+
+    program: returns the path of what it runs; raises MissingPeerError.
+    """
 
     name: str
     start: Callable[[int, Path], Server]
+    program: Callable[[], str]
 
 
 def peers_bin(program: str) -> str:
-    """Return the path of a program of the peers' environment, built on first use."""
-    if not _STAMP.exists():
-        print(f"installing {', '.join(_PACKAGES)} into {_VENV.name} (once)", flush=True)
-        if not (_VENV / "bin/python").exists():
-            subprocess.run([sys.executable, "-m", "venv", str(_VENV)], check=True)
-        pip = [str(_VENV / "bin/python"), "-m", "pip", "install", "--quiet", *_PACKAGES]
-        subprocess.run(pip, check=True)
-        _STAMP.write_text("\n".join(_PACKAGES))
-    return str(_VENV / "bin" / program)
-
-
-def versions() -> str:
-    """Return the versions of what is compared, in one line."""
-    python = peers_bin("python")
-    code = (
-        "from importlib.metadata import version as v;"
-        "print(*(f'{n} {v(n)}' for n in ('vllm-router','sglang-router','litellm')), sep=', ')"
-    )
-    ours = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
-    shown = subprocess.run([haproxy(), "-v"], capture_output=True, text=True, check=True)
-    return f"HAProxy {shown.stdout.split()[2]}, {ours.stdout.strip()}"
+    """Return the path of a program of the peers' environment. Raises MissingPeerError."""
+    path = VENV / "bin" / program
+    if not path.exists():
+        raise MissingPeerError(f"{program} is not in {VENV.name}: run `make bench-peers`")
+    return str(path)
 
 
 def haproxy() -> str:
-    """Return the path of HAProxy; raises RuntimeError where there is none."""
+    """Return the path of HAProxy. Raises MissingPeerError."""
     found = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if found is None:
-        raise RuntimeError("HAProxy is not installed (Debian: apt install haproxy)")
+        raise MissingPeerError(
+            "haproxy is not installed: run `apt-get install haproxy` (Debian, Ubuntu), or install "
+            "your system's package of that name"
+        )
     return found
+
+
+def own_python() -> str:
+    """Return what our own proxies run on."""
+    return sys.executable
+
+
+def missing(programs: Iterable[Callable[[], str]]) -> list[str]:
+    """Return what is not there, each with its remedy."""
+    said: list[str] = []
+    for program in programs:
+        try:
+            program()
+        except MissingPeerError as error:
+            said.append(str(error))
+    return list(dict.fromkeys(said))
+
+
+def versions() -> str:
+    """Return the versions of the peers that are there, in one line."""
+    found: list[str] = []
+    with contextlib.suppress(MissingPeerError):
+        shown = subprocess.run([haproxy(), "-v"], capture_output=True, text=True, check=True)
+        found.append(f"HAProxy {shown.stdout.split()[2]}")
+    with contextlib.suppress(MissingPeerError):
+        names = [package.partition("[")[0] for package in PACKAGES]
+        code = (
+            "from importlib.metadata import version as v;"
+            f"print(*(f'{{n}} {{v(n)}}' for n in {names}), sep=', ')"
+        )
+        command = [peers_bin("python"), "-c", code]
+        found.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return ", ".join(found).strip()
 
 
 def start_haproxy(configuration: str, port: int, directory: Path) -> Server:
@@ -136,9 +166,11 @@ def _lifeboat(backend: int, directory: Path) -> Server:
 _PATH = {"PYTHONPATH": str(_ROOT)}
 
 CONTESTANTS = (
-    Contestant("HAProxy", _haproxy),
-    Contestant("vllm-router", _rust("vllm-router")),
-    Contestant("sglang-router", _rust("sglang-router", "launch")),
-    Contestant("plain aiohttp proxy", _plain),
-    Contestant("Lifeboat", _lifeboat),
+    Contestant("HAProxy", _haproxy, haproxy),
+    Contestant("vllm-router", _rust("vllm-router"), partial(peers_bin, "vllm-router")),
+    Contestant(
+        "sglang-router", _rust("sglang-router", "launch"), partial(peers_bin, "sglang-router")
+    ),
+    Contestant("plain aiohttp proxy", _plain, own_python),
+    Contestant("Lifeboat", _lifeboat, own_python),
 )

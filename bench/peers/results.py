@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,3 +25,20 @@ def write_section(name: str, text: str) -> None:
     before, found, rest = page.partition(begin)
     page = before + section + rest.partition(end)[2] if found else f"{page}\n{section}"
     RESULTS.write_text(page)
+
+
+def add_write_options(parser: argparse.ArgumentParser) -> None:
+    """Let the caller say whether bench/RESULTS.md is written; by default only a whole run is."""
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--write", action="store_true", help="into bench/RESULTS.md, even of a partial run"
+    )
+    choice.add_argument("--no-write", action="store_true", help="leave bench/RESULTS.md alone")
+
+
+def wants_writing(asked: argparse.Namespace, *, whole: bool) -> bool:
+    """Say whether to write, and tell when not. whole: nothing was left out or made shorter."""
+    writes = asked.write or (whole and not asked.no_write)
+    if not writes:
+        print("bench/RESULTS.md is left as it is" + ("" if whole else " (--write replaces it)"))
+    return writes
