@@ -30,7 +30,7 @@ PATIENCE_S = 10.0
 """Longest wait for a peer before a test fails."""
 
 
-def reset_on_close(writer: asyncio.StreamWriter) -> None:
+def reset_on_close(writer: asyncio.StreamWriter | asyncio.BaseTransport) -> None:
     """Make the next close or abort send RST."""
     sock = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -234,7 +234,9 @@ class Reply:
 
 
 class RawClient:
-    """A client over a raw socket."""
+    """A client over a raw socket. patience_s: longest wait for a head, and for a body."""
+
+    patience_s = PATIENCE_S
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -269,7 +271,7 @@ class RawClient:
         await self.send(b"\r\n".join(lines) + b"\r\n\r\n" + body)
 
     async def head(self) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(self.patience_s):
             return parse_head(await self.reader.readuntil(b"\r\n\r\n"))
 
     async def reply(self, *, bodiless: bool = False) -> Reply:
@@ -279,7 +281,7 @@ class RawClient:
         if bodiless:
             return reply
         body = bytearray()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(self.patience_s):
             try:
                 if reply.values(b"transfer-encoding"):
                     await read_chunked(self.reader, body)

@@ -78,7 +78,7 @@ class HeldEngine(ScriptedBackend):
     def _count(self) -> None:
         """Count what runs, without those whose client's FIN or RST lies in the kernel unread."""
         for peer in list(self.running):
-            if closed_by_peer(peer):
+            if closed_by_peer(peer.writer):
                 del self.running[peer]
         self.most_running = max(self.most_running, len(self.running))
 
@@ -121,9 +121,9 @@ class HeldEngine(ScriptedBackend):
                     await task
 
 
-def closed_by_peer(peer: Peer) -> bool:
+def closed_by_peer(writer: asyncio.StreamWriter) -> bool:
     """Say whether the other end has closed the connection, unread bytes and all."""
-    sock = peer.writer.get_extra_info("socket")
+    sock = writer.get_extra_info("socket")
     if sock is None or sock.fileno() < 0:
         return True
     with socket.socket(fileno=os.dup(sock.fileno())) as twin:
