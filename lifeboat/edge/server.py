@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import termios
 from collections.abc import Callable, Container, Iterable
 from typing import Any, cast
@@ -25,6 +26,7 @@ from lifeboat.core.vocabulary import Reason
 from lifeboat.edge.headers import request_id_of
 from lifeboat.edge.refuse import error_response, method_not_allowed, not_found
 from lifeboat.edge.targets import host_of, is_own_name, origin_form
+from lifeboat.wire.lane import LINGER_S
 
 MAX_LINE_BYTES = 64 * 1024
 MAX_FIELD_BYTES = 64 * 1024
@@ -43,7 +45,13 @@ class JsonRequestHandler(RequestHandler):
     head_timeout_s from its first byte.
     """
 
-    __slots__ = ("_head_begun_at", "_head_idle_until", "_head_timeout_s", "_head_timer")
+    __slots__ = (
+        "_head_begun_at",
+        "_head_idle_until",
+        "_head_number",
+        "_head_timeout_s",
+        "_head_timer",
+    )
 
     def __init__(
         self, manager: web.Server, *, head_timeout_s: float = DEFAULT_HEAD_TIMEOUT_S, **kwargs: Any
@@ -51,6 +59,8 @@ class JsonRequestHandler(RequestHandler):
         super().__init__(manager, **kwargs)
         self._head_timeout_s = head_timeout_s
         self._head_timer: asyncio.TimerHandle | None = None
+        self._head_number = 0
+        """So many requests had come when a later head began."""
         self._head_begun_at = 0.0
         self._head_idle_until = -1.0
         """The idle period in which that head began, known by its end."""
@@ -58,7 +68,7 @@ class JsonRequestHandler(RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the clock of the first head."""
         super().connection_made(transport)
-        self._head_timer = self._loop.call_later(self._head_timeout_s, self._check_first_head)
+        self._time_head()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Stop it."""
@@ -67,9 +77,20 @@ class JsonRequestHandler(RequestHandler):
             self._head_timer = None
         super().connection_lost(exc)
 
+    def _time_head(self) -> None:
+        """Start the clock of a head, in the place of an earlier one's."""
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        self._head_timer = self._loop.call_later(self._head_timeout_s, self._check_head)
+
     def data_received(self, data: bytes) -> None:
         """Parse; note when a head begins."""
+        number, serving = self._request_count, self._current_request
+        is_between = not self._messages and (serving is None or serving.content.is_eof())
         super().data_received(data)
+        if data and is_between and self._request_count == number > 0 and self._head_number < number:
+            self._head_number = number
+            self._time_head()
         waiter = self._waiter
         if data and waiter is not None and not waiter.done():
             # Part of a head, since nobody was woken.
@@ -108,10 +129,15 @@ class JsonRequestHandler(RequestHandler):
             return False
         return any(count)
 
-    def _check_first_head(self) -> None:
+    def _check_head(self) -> None:
+        """Close a connection that still waits for the head whose clock this was."""
         self._head_timer = None
-        if self._request_count == 0:
+        if self._head_number < self._request_count:
+            return
+        if self._current_request is None and not self._messages:
             self.force_close()
+        else:  # it waits behind a request that is served
+            self._time_head()
 
     def handle_error(
         self,
@@ -157,6 +183,19 @@ def _first_line(exc: BaseException | None, message: str | None) -> str:
     return (said or "it could not be parsed").strip().partition("\n")[0].rstrip(":. ")
 
 
+class _Request(web.Request):
+    """A request whose answers say what the fast lane's do."""
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        await super()._prepare_hook(response)
+        # aiohttp would tell everybody its own version and Python's.
+        response.headers.pop("Server", None)
+        if not self.content.is_eof():
+            # The rest of the body is dropped if it comes soon, but nobody should wait for that.
+            response.force_close()
+            response.headers["Connection"] = "close"
+
+
 class _JsonServer(web.Server):
     """Makes our protocol for every connection."""
 
@@ -193,6 +232,7 @@ class JsonRunner(web.AppRunner):
             "auto_decompress": False,
             "max_line_size": MAX_LINE_BYTES,
             "max_field_size": MAX_FIELD_BYTES,
+            "lingering_time": LINGER_S,
             # The access log is ours.
             "access_log": None,
         }
@@ -207,15 +247,19 @@ class JsonRunner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
+        new_request = functools.partial(made.request_factory, _cls=_Request)
         handler_args = dict(self._kwargs)
         cancellation = bool(handler_args.pop("handler_cancellation"))
 
         def make_request(
             message: RawRequestMessage, payload: Any, protocol: RequestHandler, *rest: Any
         ) -> web.BaseRequest:
+            if message.upgrade and message.headers.get("Upgrade", "").lower() != "websocket":
+                # aiohttp's parser loses what came with it of the requests behind (up to 3.14).
+                message = message._replace(should_close=True)
             if not message.path.startswith("/"):
                 message = in_origin_form(message, protocol.transport, self._listens_on)
-            return made.request_factory(message, payload, protocol, *rest)
+            return new_request(message, payload, protocol, *rest)
 
         return _JsonServer(
             made.request_handler,

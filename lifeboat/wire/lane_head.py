@@ -129,5 +129,7 @@ class HeadReader:
 
 
 def may_begin(start: bytes | bytearray) -> bool:
-    """Say whether these first bytes may become a plain head: no use in waiting for more if not."""
+    """Say whether these bytes may become a plain head: no use in waiting for more if not."""
+    if b"\n" in start:
+        return _REQUEST_LINE.match(start) is not None
     return _BEGINS.fullmatch(start[:8]) is not None

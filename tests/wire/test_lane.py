@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lifeboat.edge.server import JsonRunner
 from lifeboat.wire.lane import MAX_HEAD_BYTES, Lane, LaneRules
-from lifeboat.wire.lane_head import MOST_HEADS, HeadReader, parse_head
+from lifeboat.wire.lane_head import MOST_HEADS, HeadReader, may_begin, parse_head
 from tests.peers import RawClient
 
 POST = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n"
@@ -68,6 +68,23 @@ def test_a_plain_head_is_understood(text: bytes) -> None:
 @pytest.mark.parametrize("text", ODD.values(), ids=ODD)
 def test_anything_else_is_left_alone(text: bytes) -> None:
     assert parse_head(text) is None
+
+
+@pytest.mark.parametrize(
+    ("start", "waits"),
+    [
+        (b"P", True),
+        (b"POST /x HTTP/1.1\r\nHos", True),
+        (b"PUT ", False),
+        (b"\r\n", False),
+        (b"POST /x http/1.1\r\n", False),
+        (b"POST /x HTTP/1.0\r\nHost: h\r\n", False),
+        (b"GET / HTTP/1.1\n", False),
+    ],
+)
+def test_a_head_that_cannot_become_plain_is_not_waited_for(start: bytes, waits: bool) -> None:
+    """Else who sent all of it (with line feeds alone) would get no answer until the timeout."""
+    assert may_begin(start) is waits
 
 
 def test_what_is_understood_is_what_stood_there() -> None:

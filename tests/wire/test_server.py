@@ -162,18 +162,83 @@ async def test_expect_is_answered_here() -> None:
         client.close()
 
 
-async def test_the_next_request_works_after_a_refusal_that_read_no_body() -> None:
-    """BUG-046."""
+async def test_a_refusal_that_read_no_body_says_that_the_connection_ends() -> None:
+    """BUG-046: it arrives whole, and the next request does not go where it would be body."""
 
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        return refusal(request)
+
+    async with serving(refuse) as port:
+        for _ in range(2):
+            client = await RawClient.connect(port)
+            await client.post("/v1/chat/completions", b"x" * (2 << 20))
+            reply = await client.reply()
+            assert (reply.status, reply.values(b"connection")) == (503, [b"close"])
+            async with asyncio.timeout(5):
+                assert await client.reader.read() == b"", "in order"
+            client.close()
+
+
+async def test_a_refusal_of_a_body_that_came_whole_keeps_the_connection() -> None:
     async def refuse(request: web.Request) -> web.StreamResponse:
         return refusal(request)
 
     async with serving(refuse) as port:
         client = await RawClient.connect(port)
         for _ in range(2):
-            await client.post("/v1/chat/completions", b"x" * (2 << 20))
+            await client.post("/v1/chat/completions", b"x" * 100)
             reply = await client.reply()
-            assert reply.status == 503
+            assert (reply.status, reply.values(b"connection")) == (503, [])
+        client.close()
+
+
+async def test_nobody_is_told_what_serves() -> None:
+    async with serving(fine) as port:
+        for request in (b"GET / HTTP/1.1\r\nHost: r\r\n\r\n", b"nonsense\r\n\r\n"):
+            client = await RawClient.connect(port)
+            await client.send(request)
+            assert not (await client.reply()).values(b"server")
+            client.close()
+
+
+async def test_what_came_behind_an_upgrade_that_nobody_took_is_not_misread() -> None:
+    """aiohttp's parser loses it: then the connection must end, for the client to ask again."""
+    upgrade = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+    first = b"POST / HTTP/1.1\r\nHost: r\r\n%bContent-Length: 3\r\n\r\nabc" % upgrade
+    behind = b"POST / HTTP/1.1\r\nHost: r\r\nContent-Length: 2\r\n\r\n{}"
+    async with serving(fine) as port:
+        client = await RawClient.connect(port)
+        await client.send(first + behind)
+        reply = await client.reply()
+        assert (reply.status, reply.body, reply.values(b"connection")) == (200, b"3", [b"close"])
+        assert await client.reader.read() == b""
+        client.close()
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+async def test_a_later_head_has_its_time_too(is_behind: bool) -> None:
+    """is_behind: it began while the request before was served."""
+    asked, served = asyncio.Event(), asyncio.Event()
+
+    async def held(request: web.Request) -> web.StreamResponse:
+        asked.set()
+        await served.wait()
+        return web.Response(text="ok")
+
+    async with serving(held, head_timeout_s=0.1, keepalive_timeout=60.0) as port:
+        client = await RawClient.connect(port)
+        await client.post("/", b"{}")
+        await asked.wait()
+        if not is_behind:
+            served.set()
+            await client.reply()
+        await client.send(b"GET / HT")
+        await asyncio.sleep(0.25 if is_behind else 0.0)
+        served.set()
+        if is_behind:
+            assert (await client.reply()).body == b"ok", "which waits for no head"
+        async with asyncio.timeout(5):
+            assert await client.reader.read() == b""
         client.close()
 
 
