@@ -7,6 +7,7 @@ tests/conformance/test_shutdown.py and test_config_reload.py over real processes
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 from collections.abc import Callable
@@ -82,10 +83,16 @@ async def _serve_until_signalled(
         loop.add_signal_handler(number, ending.signalled)
     loop.add_signal_handler(signal.SIGHUP, router.ask_to_reload)
     try:
-        await router.run(stop, announce)
+        await router.run(stop, ready)
     except asyncio.CancelledError:
         return 1
     return 0
+
+
+def ready(router: Router) -> None:
+    """Collect garbage from now on (`lifeboat serve` starts without), and say that it is ready."""
+    gc.enable()
+    announce(router)
 
 
 def announce(router: Router) -> None:
