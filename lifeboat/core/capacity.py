@@ -112,7 +112,7 @@ class CapacityReport:
             case CapacityVerdict.OK:
                 return self._fullness() or "Nothing to do."
             case CapacityVerdict.INSUFFICIENT_DATA:
-                few = f"Too few requests to tell: {self.samples} of {MIN_SAMPLES} in 5 minutes."
+                few = f"A verdict takes {MIN_SAMPLES} requests in 5 minutes; {self.samples} came."
                 return f"{few} {self._fullness()}".rstrip()
             case CapacityVerdict.NOT_A_CAPACITY_PROBLEM:
                 row = None if self.worst is None else REJECTIONS[self.worst].advice

@@ -17,7 +17,7 @@ function row() {
       setText(age, duration(parked.age_sec) + (parked.boosted ? ", boosted" : ""));
       setText(model, parked.model);
       setText(priority, parked.priority);
-      setText(estimate, `${count(parked.estimated_tokens)} tokens`);
+      setText(estimate, count(parked.estimated_tokens));
       setText(size, bytes(parked.body_bytes));
       setText(left, duration(parked.remaining_sec));
     },

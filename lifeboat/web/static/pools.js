@@ -31,13 +31,14 @@ function queue(pool) {
 }
 
 function wantedWords(report) {
-  const asked = `Demand ${report.demand.toFixed(1)} slots; backends: ${count(report.backends)} in service, ${count(report.desired_backends)} wanted.`;
-  const scaling = report.scaling;
-  const scaled = scaling ? ` Scaled to ${count(scaling.wanted)} (${count(scaling.min)} to ${count(scaling.max)}).` : "";
-  const failed = scaling?.failure ? ` Scaling failed: ${scaling.failure}` : "";
   // Two verdicts say it all themselves, unless more is wanted than is there.
   const plain = ["ok", "insufficient_data"].includes(report.verdict) && report.desired_backends <= report.backends;
-  return `${asked}${scaled}${failed}${plain ? "" : ` ${report.advice}`}`;
+  const parts = [plain ? "" : report.advice];
+  parts.push(`Demand ${report.demand.toFixed(1)} slots; backends: ${count(report.backends)} in service, ${count(report.desired_backends)} wanted.`);
+  const scaling = report.scaling;
+  if (scaling) parts.push(`Scaled to ${count(scaling.wanted)} (${count(scaling.min)} to ${count(scaling.max)}).`);
+  if (scaling?.failure) parts.push(`Scaling failed: ${scaling.failure}`);
+  return parts.filter(Boolean).join(" ");
 }
 
 function card(name) {
