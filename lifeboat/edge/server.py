@@ -86,7 +86,8 @@ class JsonRequestHandler(RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Parse; note when a head begins."""
         number, serving = self._request_count, self._current_request
-        is_between = not self._messages and (serving is None or serving.content.is_eof())
+        bodies = [body for _, body in self._messages] or [serving.content if serving else None]
+        is_between = bodies[-1] is None or bodies[-1].is_eof()
         super().data_received(data)
         if data and is_between and self._request_count == number > 0 and self._head_number < number:
             self._head_number = number
@@ -136,7 +137,7 @@ class JsonRequestHandler(RequestHandler):
             return
         if self._current_request is None and not self._messages:
             self.force_close()
-        else:  # it waits behind a request that is served
+        else:  # it waits behind requests that are served
             self._time_head()
 
     def handle_error(
