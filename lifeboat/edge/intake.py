@@ -75,8 +75,9 @@ async def read_body(journey: Journey, rules: IntakeRules) -> bytes | Refusal:
             journey.hold(len(piece))
             whole.write(piece)
             piece = await paced.next()
-    except SlowBodyError as slow:
-        return Refusal(Reason.INVALID_REQUEST, str(slow))
+    except (SlowBodyError, BodyError) as fault:
+        # A BodyError of the server's: the framing is broken.
+        return Refusal(Reason.INVALID_REQUEST, str(fault))
     # Hands out its own memory: joining 64 MiB of pieces would keep the loop for 40 ms, and hold
     # the body twice.
     return whole.getvalue()

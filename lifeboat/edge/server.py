@@ -9,20 +9,23 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import functools
+import re
 import termios
 from collections.abc import Callable, Container, Iterable
 from typing import Any, cast
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError
 from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.typedefs import Handler, Middleware
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, _ErrInfo  # pyright: ignore[reportPrivateUsage]
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from lifeboat.core.rejections import REJECTIONS, ErrorType
 from lifeboat.core.vocabulary import Reason
+from lifeboat.edge.faults import BodyError
 from lifeboat.edge.headers import request_id_of
 from lifeboat.edge.refuse import error_response, method_not_allowed, not_found
 from lifeboat.edge.targets import host_of, is_own_name, origin_form
@@ -33,6 +36,11 @@ MAX_FIELD_BYTES = 64 * 1024
 """Request lines and headers: far above aiohttp's 8190, since tokens and tracing baggage grow."""
 UNREAD_GRACE_S = 0.01
 """How soon a connection with unread bytes is looked at again: they are read before that."""
+_HEAD_END = b"\r\n\r\n"
+_REST_OF_HEAD_END = re.compile(rb"\n?\r?\n")
+_ONLY_VERSION_1 = "this server speaks HTTP/1.1 and HTTP/1.0"
+MOST_HEADS_A_READ = 16
+"""More heads in one read are parsed together: a body full of blank lines must cost no more."""
 DEFAULT_HEAD_TIMEOUT_S = 30.0
 """LIFEBOAT_CLIENT_HEAD_TIMEOUT_SEC."""
 
@@ -43,20 +51,27 @@ class JsonRequestHandler(RequestHandler):
     head_timeout_s: a connection that has not sent its first whole request head by then is closed.
     A later one must begin within keepalive_timeout of the end of the last answer, and has
     head_timeout_s from its first byte.
+    Once the parser has given up, no byte is read any more.
     """
 
     __slots__ = (
+        "_content",
         "_head_begun_at",
         "_head_idle_until",
         "_head_number",
         "_head_timeout_s",
         "_head_timer",
+        "_is_answered",
+        "_is_broken",
     )
 
     def __init__(
         self, manager: web.Server, *, head_timeout_s: float = DEFAULT_HEAD_TIMEOUT_S, **kwargs: Any
     ) -> None:
         super().__init__(manager, **kwargs)
+        self._content: StreamReader = EMPTY_PAYLOAD
+        self._is_answered = True
+        self._is_broken = False
         self._head_timeout_s = head_timeout_s
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_number = 0
@@ -85,10 +100,18 @@ class JsonRequestHandler(RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Parse; note when a head begins."""
+        if self._is_broken:
+            return
         number, serving = self._request_count, self._current_request
         bodies = [body for _, body in self._messages] or [serving.content if serving else None]
         is_between = bodies[-1] is None or bodies[-1].is_eof()
-        super().data_received(data)
+        for piece in up_to_heads(data):
+            known = len(self._messages)
+            super().data_received(piece)
+            for place in range(known, len(self._messages)):
+                self._judge(place)
+            if self._is_broken:
+                break
         if data and is_between and self._request_count == number > 0 and self._head_number < number:
             self._head_number = number
             self._time_head()
@@ -99,6 +122,48 @@ class JsonRequestHandler(RequestHandler):
             if self._head_idle_until != idle_until:
                 self._head_idle_until = idle_until
                 self._head_begun_at = self._loop.time()
+
+    def begin(self, content: StreamReader) -> None:
+        """Note the body of the request that is served from now on."""
+        self._content = content
+        self._is_answered = False
+
+    def _judge(self, place: int) -> None:
+        """Look at a message the parser has found: refuse versions, and end what it gave up in."""
+        message, _ = self._messages[place]
+        if isinstance(message, _ErrInfo):
+            self._end_broken_body(_first_line(message.exc, message.message))
+        elif message.version.major != 1:
+            # llhttp takes a request line without a version, with headers and a body behind it.
+            fault = BadHttpMessage(_ONLY_VERSION_1)
+            self._messages[place] = (_ErrInfo(400, fault, fault.message), EMPTY_PAYLOAD)
+            self._is_broken = True
+
+    def _end_broken_body(self, said: str) -> None:
+        """End the body that the parser gave up in: it told nobody who waits for the rest."""
+        messages = self._messages
+        body = messages[-2][1] if len(messages) > 1 else self._content
+        self._is_broken = True
+        if body.is_eof():
+            return
+        messages.pop()
+        if messages or not self._is_answered:
+            body.set_exception(BodyError(f"the framing of the request body is broken: {said}"))
+        else:  # it was answered without its body
+            self.close()
+        body.feed_eof()
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Let some answers be the last one: the one before what is broken, and to CONNECT.
+
+        What follows CONNECT is no request to the parser, whatever length was announced.
+        """
+        if request.method == "CONNECT" or (self._is_broken and not self._messages):
+            resp.force_close()
+        self._is_answered = True
+        return await super().finish_response(request, resp, start_time)
 
     def _process_keepalive(self) -> None:
         """Close an idle connection, but not one whose next request is under way.
@@ -172,6 +237,19 @@ class JsonRequestHandler(RequestHandler):
             path=request.path,
             close=True,
         )
+
+
+def up_to_heads(data: bytes) -> list[bytes]:
+    """Cut a read behind each head in it.
+
+    aiohttp's parser forgets the requests that it found in a read where a later one is broken: a
+    good request would be answered with the fault of the one behind it.
+    """
+    rest = _REST_OF_HEAD_END.match(data)
+    start = rest.end() if rest is not None else 0
+    *heads, last = data[start:].split(_HEAD_END, MOST_HEADS_A_READ)
+    pieces = [data[:start], *(head + _HEAD_END for head in heads), last]
+    return [piece for piece in pieces if piece] or [data]
 
 
 def _no_id() -> str:
@@ -255,6 +333,7 @@ class JsonRunner(web.AppRunner):
         def make_request(
             message: RawRequestMessage, payload: Any, protocol: RequestHandler, *rest: Any
         ) -> web.BaseRequest:
+            cast("JsonRequestHandler", protocol).begin(payload)
             if message.upgrade and message.headers.get("Upgrade", "").lower() != "websocket":
                 # aiohttp's parser loses what came with it of the requests behind (up to 3.14).
                 message = message._replace(should_close=True)

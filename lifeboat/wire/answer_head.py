@@ -20,7 +20,7 @@ MOST_FORMS = 256
 MOST_FORM_BYTES = 4096
 """What is remembered: so many forms, of heads no larger."""
 
-_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) +([1-9][0-9]{2})(?: (.*))?")
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) +([1-9][0-9]{2})(?: ([^\r\n\0]*))?")
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _PLAIN_LINE = re.compile(rb"^([!#$%&'*+\-.^_`|~0-9A-Za-z]++):([^\r\n\0]*+)\r?\n", re.MULTILINE)
 """A header line as nearly all are: no blank before the colon, no folding."""
@@ -131,6 +131,9 @@ def parse_head(block: bytes) -> ResponseHead:
         if len(_forms) >= MOST_FORMS:
             del _forms[next(iter(_forms))]
         _forms[key] = form
+    hole = form.length_hole
+    if hole is not None and not values[hole].isdigit():
+        return ResponseHead(_form_of(block))
     return ResponseHead(form, values)
 
 
@@ -149,6 +152,8 @@ def _form_with_holes(parts: list[bytes], count: int) -> HeadForm | None:
         places.append(found[0])
     form.holes = tuple(places)
     lengths = form.lines.values(b"content-length")
+    if len(lengths) > 1:
+        return None
     if form.body_end is BodyEnd.LENGTH:
         holes = [hole for hole in range(count) if lengths == [_HOLE % hole]]
         form.length_hole = holes[0] if holes else None
@@ -164,7 +169,7 @@ def _form_of(block: bytes) -> HeadForm:
     match = _STATUS_LINE.fullmatch(status_line.removesuffix(b"\r"))
     if match is None:
         raise BadAnswerError("the backend does not speak HTTP/1.1")
-    headers = Headers(parse_lines(rest + b"\n" if rest else b""))
+    headers = _with_one_length(Headers(parse_lines(rest + b"\n" if rest else b"")))
     connection = tokens_of(headers, b"connection")
     if match.group(1) == b"1":
         keep_alive = b"close" not in connection
@@ -182,6 +187,21 @@ def _form_of(block: bytes) -> HeadForm:
     return form
 
 
+def _with_one_length(headers: Headers) -> Headers:
+    """Return the lines with a length that was said twice said once (RFC 9112 section 6.3, rule 5).
+
+    Passed on as it came, a client may refuse it. Lengths that differ stay, and are refused here.
+    """
+    said = headers.values(b"content-length")
+    lengths = tokens_of(headers, b"content-length")
+    if said == lengths[:1] or len(set(lengths)) != 1:
+        return headers
+    place = headers.lower_names.index(b"content-length")
+    lines = [line for line in headers if line[0].lower() != b"content-length"]
+    lines.insert(place, (headers[place][0], lengths[0]))
+    return Headers(lines)
+
+
 def _body_end(headers: Headers, status: int) -> tuple[BodyEnd, int]:
     """RFC 9112 section 6.3, rules 1, 3, 4, 5, 6 and 8. Raises BadAnswerError."""
     if status in BODILESS_STATUSES:
@@ -191,11 +211,10 @@ def _body_end(headers: Headers, status: int) -> tuple[BodyEnd, int]:
         if codings != [b"chunked"]:
             raise BadAnswerError("the backend used a transfer coding other than chunked")
         return BodyEnd.CHUNKED, 0
-    lengths = set(tokens_of(headers, b"content-length"))
-    if not lengths:
+    if not headers.values(b"content-length"):
         return BodyEnd.CLOSE, 0
-    length = lengths.pop()
-    if lengths or _DIGITS.fullmatch(length) is None:
+    length, *others = tokens_of(headers, b"content-length") or [b""]
+    if others or _DIGITS.fullmatch(length) is None:
         raise BadAnswerError("the backend sent an invalid or ambiguous Content-Length")
     return BodyEnd.LENGTH, int(length)
 

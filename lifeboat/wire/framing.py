@@ -27,7 +27,7 @@ MAX_LINE_BYTES = 8 * 1024
 """A chunk-size line with its extensions."""
 MAX_TRAILER_BYTES = 64 * 1024
 
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15}+)[ \t]*+(?:;[^\n]*+)?\r?\n")
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15}+)[ \t]*+(?:;[^\r\n\0]*+)?\r?\n")
 _PLAIN_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 _HEAD_END = re.compile(rb"\n\r?\n")
 
@@ -181,8 +181,9 @@ class ResponseReader:
             self._state = self._read_until_close
             return match.end()
         if head.status >= 200:
-            self.head = head
+            # First, for it may raise: a head whose body cannot be found is none to pass on.
             self._start_body(head)
+            self.head = head
         return match.end()
 
     def _start_body(self, head: ResponseHead) -> None:

@@ -195,8 +195,9 @@ class LaneConnection(asyncio.Protocol):
             if self._was_served and not self._buffer:
                 self._since = self.loop.time()
             self._buffer = data
-            # A line end alone, or bytes that begin no request: aiohttp's parser decides.
-            if len(data) > MAX_HEAD_BYTES or not may_begin(data):
+            # A bare line feed, or bytes that begin no request: aiohttp's parser decides.
+            is_odd = not may_begin(data) or data.count(b"\n") != data.count(b"\r\n")
+            if is_odd or len(data) > MAX_HEAD_BYTES:
                 self._hand_over()
             return
         head = self._lane.heads.read(data[: end + 4]) if end < MAX_HEAD_BYTES else None

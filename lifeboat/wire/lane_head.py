@@ -53,8 +53,8 @@ class Head:
 def parse_head(head: bytes) -> Head | None:
     """Return a head, given with its blank line; None if it is not plain.
 
-    Plain: POST with one Content-Length, or GET without a body; one Host; printable ASCII in every
-    value; no header that changes framing or the protocol.
+    Plain: POST with one Content-Length, or GET without a body; one Host, one type; printable ASCII
+    in every value; no header that changes framing or the protocol.
     """
     line = _REQUEST_LINE.match(head)
     if line is None:
@@ -66,6 +66,8 @@ def parse_head(head: bytes) -> Head | None:
     headers = Headers(fields)
     names = headers.lower_names
     if not _NOT_PLAIN.isdisjoint(names) or names.count(b"host") != 1:
+        return None
+    if names.count(b"content-type") > 1:
         return None
     if any(value.lower() != b"keep-alive" for value in headers.values(b"connection")):
         return None

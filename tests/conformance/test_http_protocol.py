@@ -433,3 +433,87 @@ async def test_bug_145_an_odd_method_contacts_nobody(lane: Lane) -> None:
                     )
                 assert int(said.split(b" ", 2)[1]) in (400, 404, 405), (method, said)
         assert stage.asked == []
+
+
+def post(*lines: bytes, body: bytes = b"", first: bytes = b"POST %b HTTP/1.1") -> bytes:
+    line = first % CHAT.encode() if b"%b" in first else first
+    return b"\r\n".join([line, b"Host: x", *lines]) + b"\r\n\r\n" + body
+
+
+GOOD = post(b"Content-Length: %d" % len(BODY), body=BODY)
+CHUNKED = post(b"Transfer-Encoding: chunked")
+BROKEN = {
+    "no size": b"zz\r\n",
+    "a size with a sign": b"+1\r\n{\r\n",
+    "a chunk that is too long": b"1\r\n{}\r\n0\r\n\r\n",
+    "a bare line feed": b"%x\r\n%b\n0\r\n\r\n" % (len(BODY), BODY),
+    "a bare carriage return": b"%x\r\n%b\r0\r\n\r\n" % (len(BODY), BODY),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("path", [CHAT, "/nothing"])
+async def test_a_body_whose_framing_breaks_is_refused_at_once(
+    lane: Lane, broken: bytes, path: str
+) -> None:
+    """Not once the body's timeout is over; and what follows is nobody's request."""
+    async with lane.facing(says_hello) as stage:
+        for pieces in ((GOOD, CHUNKED, broken + GOOD), (GOOD + CHUNKED + broken + GOOD,)):
+            client = await stage.client()
+            for piece in pieces:
+                await client.send(piece.replace(CHAT.encode(), path.encode()))
+                await asyncio.sleep(0.02)
+            async with asyncio.timeout(5):
+                first, second = await client.reply(), await client.reply()
+                assert await everything(client) == b""
+            expected = (200, 400) if path == CHAT else (404, 404)
+            assert first.status == expected[0]
+            assert second.status in (400, expected[1])
+            assert len(stage.asked) == (path == CHAT)
+            stage.engine.asked.clear()
+
+
+@pytest.mark.parametrize("nonsense", [b"nonsense\r\n\r\n", b"POST / HTTP/1.1\r\nX : y\r\n\r\n"])
+async def test_a_request_is_answered_though_the_next_one_in_the_read_is_broken(
+    lane: Lane, nonsense: bytes
+) -> None:
+    odd = GOOD.replace(b"Host", b"Connection: keep-alive, x\r\nHost")
+    async with lane.facing(says_hello) as stage:
+        for good in (GOOD, odd):
+            client = await stage.client()
+            await client.send(good + good + nonsense)
+            async with asyncio.timeout(5):
+                statuses = [(await client.reply()).status for _ in range(3)]
+                assert await everything(client) == b""
+            assert statuses == [200, 200, 400]
+        assert len(stage.asked) == 4
+
+
+@pytest.mark.parametrize("version", [b"", b" HTTP/0.9", b" HTTP/2.0"])
+async def test_another_version_is_refused(lane: Lane, version: bytes) -> None:
+    """RFC 9112, 2.3. Without one, the parser would take headers and a body all the same."""
+    length = b"Content-Length: %d" % len(BODY)
+    async with lane.facing(says_hello) as stage:
+        async with asyncio.timeout(5):
+            said = await stage.exchange(post(length, body=BODY, first=b"POST %b" + version))
+        assert b" 400 " in said.partition(b"\r\n")[0]
+        assert stage.asked == []
+
+
+async def test_what_follows_connect_is_no_request(lane: Lane) -> None:
+    async with lane.facing(says_hello) as stage:
+        async with asyncio.timeout(5):
+            said = await stage.exchange(
+                post(b"Content-Length: %d" % len(GOOD), body=GOOD, first=b"CONNECT /x HTTP/1.1")
+            )
+        assert said.count(b"HTTP/1.1 ") == 1
+        assert stage.asked == []
+
+
+async def test_a_head_with_bare_line_feeds_waits_for_nothing(lane: Lane) -> None:
+    async with lane.facing(says_hello) as stage:
+        async with asyncio.timeout(5):
+            said = await stage.exchange(GOOD.replace(b"\r\n", b"\n"))
+            later = await stage.exchange(GOOD.replace(b"x\r\n", b"x\n"))
+        assert said.startswith(b"HTTP/1.0 400 ") and later.startswith(b"HTTP/1.0 400 ")
+        assert stage.asked == []

@@ -100,15 +100,32 @@ def test_what_is_remembered_is_bounded() -> None:
 def test_a_length_that_is_none_is_refused_though_its_form_is_known(length: bytes) -> None:
     block = b"HTTP/1.1 200 OK\r\nContent-Length: %b\r"
     assert parse_head(block % b"5").body() == (BodyEnd.LENGTH, 5)
-    if length:
-        with pytest.raises(BadAnswerError):
-            parse_head(block % length).body()
-    else:
-        assert parse_head(block % length).body() == (BodyEnd.CLOSE, 0)
+    with pytest.raises(BadAnswerError):
+        parse_head(block % length).body()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"Content-Length: 5, 5", b"Content-Length: 5\r\nX: y\r\ncontent-length: 5",
+     b"CONTENT-LENGTH: 5,5", b"Content-Length: 5\r\nContent-Length:"],
+)  # fmt: skip
+def test_a_length_that_was_said_twice_is_passed_on_once(said: bytes) -> None:
+    """RFC 9112, section 6.3, rule 5: a client may refuse the two."""
+    for block in (b"HTTP/1.1 200 OK\r\nContent-Length: 7\r", b"HTTP/1.1 200 OK\r\n%b\r" % said):
+        head = parse_head(block)
+    assert head.body() == (BodyEnd.LENGTH, 5)
+    assert head.headers.values(b"content-length") == [b"5"]
+
+
+@pytest.mark.parametrize("stray", [b"\r", b"\0"])
+def test_a_reason_never_holds_what_ends_a_line(stray: bytes) -> None:
+    """A client that takes a bare CR for a line end would find a header of the reason's making."""
+    with pytest.raises(BadAnswerError):
+        parse_head(b"HTTP/1.1 200 OK%bX: y\r\nA: b\r" % stray)
 
 
 def test_a_head_that_spells_a_forms_own_marks_is_read_for_itself() -> None:
     answer_head._forms.clear()
-    parse_head(b"HTTP/1.1 200 OK\r\nDate: Mon\r\nX: y\r")
-    odd = parse_head(b"HTTP/1.1 200 OK\r\x01Date\x01\r\nX: y\r")
+    parse_head(b"HTTP/1.1 200 OK\nDate: Mon\nX: y\r")
+    odd = parse_head(b"HTTP/1.1 200 OK\x01Date\x01\nX: y\r")
     assert odd.status == 200 and odd.headers == [(b"X", b"y")]

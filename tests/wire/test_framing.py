@@ -123,6 +123,8 @@ def test_bytes_after_the_end_are_told() -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
         CHUNKED + b"xyz\r\n",
         CHUNKED + b"-1\r\n",
+        CHUNKED + b"1;a\rb\r\nx\r\n0\r\n\r\n",
+        CHUNKED + b"1;a\0\r\nx\r\n0\r\n\r\n",
         CHUNKED + b"1\r\nxx\r\n",
         CHUNKED + b"1" * 9000,
         b"HTTP/1.1 200 OK\r\nA: " + b"x" * MAX_HEAD_BYTES,
@@ -244,3 +246,13 @@ def test_a_chunk_of_any_length_is_told_from_its_neighbours() -> None:
         assert reader.whole_chunks(b"%x\r\n%ba\r\n" % (size, piece)) == 0
         assert reader.whole_chunks(b"%x\r\n%b\r\n" % (size + 1, piece)) == 0
         assert reader.whole_chunks(b"%x\r\n%b\n\r" % (size, piece)) == 0
+
+
+@pytest.mark.parametrize(
+    "line", [b"Content-Length: -1", b"Content-Length:", b"Transfer-Encoding: x"]
+)
+def test_a_head_whose_body_cannot_be_found_is_never_passed_on(line: bytes) -> None:
+    reader = ResponseReader()
+    with pytest.raises(BadAnswerError):
+        reader.feed(b"HTTP/1.1 200 OK\r\n%b\r\n\r\n" % line)
+    assert reader.head is None

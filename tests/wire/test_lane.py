@@ -44,6 +44,7 @@ ODD = {
     "connection names a header": head(b"Host: h", b"Content-Length: 2", b"Connection: X-A"),
     "no host": head(b"Content-Length: 2"),
     "two hosts": head(b"Host: a", b"Host: b", b"Content-Length: 2"),
+    "two types": head(b"Host: h", b"Content-Type: a/b", b"content-type: c/d", b"Content-Length: 2"),
     "http/1.0": head(b"Host: h", b"Content-Length: 2", first=b"POST /x HTTP/1.0"),
     "absolute form": head(b"Host: h", b"Content-Length: 2", first=b"POST http://o/x HTTP/1.1"),
     "another method": head(b"Host: h", b"Content-Length: 2", first=b"PUT /x HTTP/1.1"),
