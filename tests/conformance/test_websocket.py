@@ -135,6 +135,20 @@ async def test_bug_147_a_close_of_the_client_reaches_the_backend_as_it_is(
     assert seen == [(code, reason.decode())]
 
 
+async def test_a_sockets_life_is_told_where_sockets_are_and_not_among_answers(lane: Lane) -> None:
+    async with realtime(lane) as (running, _):
+        async with connected(running) as socket:
+            await socket.send_str("hello")
+            assert (await socket.receive()).data == "hello"
+            assert (await running.metrics())['lifeboat_lb_inflight{backend="a"}'] == 1
+        ended = 'lifeboat_lb_responses_total{backend="a",code="101"}'
+        async with asyncio.timeout(10.0):
+            while (metrics := await running.metrics()).get(ended) != 1:
+                await asyncio.sleep(0.02)
+        assert metrics['lifeboat_lb_ttfb_seconds_count{backend="a"}'] == 1
+        assert metrics['lifeboat_lb_request_seconds_count{backend="a"}'] == 0
+
+
 HANDSHAKE = (
     b"GET /v1/realtime?model=m HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
