@@ -22,8 +22,10 @@ import pytest
 
 from lifeboat.edge import server
 from lifeboat.wire import lane as lane_module
-from tests.conformance.lane_player import Answer, Client, Seen, play
-from tests.conformance.lane_scripts import Action, Meeting, Script, Send, Setup, script
+from tests.conformance.lane_answers import Answer
+from tests.conformance.lane_player import Client, Seen, play
+from tests.conformance.lane_script import Action, Meeting, Script, Send, Setup
+from tests.conformance.lane_scripts import script
 from tests.conformance.lanes import LANES
 
 FIRST = int(os.environ.get("LANES_FIRST", "0"))
