@@ -179,11 +179,12 @@ class Clients:
             reply = await client.reply()
         except (asyncio.IncompleteReadError, ConnectionError):
             return self.note(ask.request_id, kind, Outcome.WRONG)
-        if reply.status == 200 and reply.clean:
+        outcome = judged(reply)
+        if outcome is Outcome.ANSWERED:
             expected = b"".join(ask.plan.answer(ask.request_id))
             detail = f"{kind} {ask.request_id}: {len(reply.body)} bytes of {len(expected)}"
             self._laws.check(Law.EXACT, reply.body == expected, detail)
-        return self.note(ask.request_id, kind, judged(reply), reply)
+        return self.note(ask.request_id, kind, outcome, reply)
 
 
 def reason_of(reply: Reply) -> str:
@@ -195,10 +196,10 @@ def judged(reply: Reply) -> Outcome:
     """Return what an answer is; WRONG for what no page documents."""
     if not reply.clean:
         return Outcome.CUT
-    if reply.status == 200:
-        return Outcome.ANSWERED
     if reply.values(MARK):
         return Outcome.RELAYED
+    if reply.status == 200:
+        return Outcome.ANSWERED
     row = REASONS.get(reason_of(reply))
     refused = row is not None and reply.status == status_of(row.reason, 503)
     return Outcome.REFUSED if refused else Outcome.WRONG

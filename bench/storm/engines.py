@@ -94,6 +94,12 @@ class Plan:
 
 _OVERLOADED = {"error": {"type": "overloaded_error", "message": "no room", "code": None}}
 _PLAIN = {"error": {"type": "api_error", "message": "not now", "code": None}}
+_LAST_CHUNK = b"0\r\n\r\n"
+_FIRST_EVENT = b'data: {"error": {"message": "no room", "type": "overloaded", "code": 503}}\n\n'
+_REFUSED_STREAM = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Engine: yes\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(_FIRST_EVENT), _FIRST_EVENT)
+) + _LAST_CHUNK
 _ERRORS: dict[Mood, tuple[End, int, bytes]] = {
     Mood.FULL: (End.REFUSED, 529, error_answer(b"529 Overloaded", _OVERLOADED)),
     Mood.BUSY: (End.REFUSED, 503, error_answer(b"503 Busy", _OVERLOADED)),
@@ -105,11 +111,9 @@ _ERRORS: dict[Mood, tuple[End, int, bytes]] = {
 class Engine:
     """A server that dies and comes back on its port. running: what its own count says."""
 
-    def __init__(
-        self, name: str, limit: int, model: str, book: Book, laws: Laws, seed: int
-    ) -> None:
+    def __init__(self, name: str, limit: int, book: Book, laws: Laws, seed: int) -> None:
         self.name = name
-        self.model = model
+        self.kind = "vllm" if name == "a" else "openai"
         self.mood = Mood.WELL
         self.held = False
         """While set nothing ends here by itself."""
@@ -194,7 +198,7 @@ class Engine:
         else:
             body += await reader.readexactly(int(headers.get(b"content-length", b"0")))
         if not first.startswith(b"POST"):
-            writer.write(json_answer({"object": "list", "data": [{"id": self.model}]}))
+            writer.write(json_answer({"object": "list", "data": [{"id": "m"}]}))
             await writer.drain()
             return True
         request_id = headers[b"x-request-id"].decode()
@@ -221,6 +225,9 @@ class Engine:
         stream: bool,
     ) -> bool:
         chance, mood = self._chance, self.mood if self._chance.random() < 0.7 else Mood.WELL
+        if mood is Mood.BUSY and stream and self.kind == "vllm":
+            # vLLM's way to refuse a stream: with a 200, as its first event.
+            return await self._finish(writer, send, End.REFUSED, _REFUSED_STREAM)
         if mood in _ERRORS:
             end, send.status, answer = _ERRORS[mood]
             return await self._finish(writer, send, end, answer)
@@ -244,7 +251,7 @@ class Engine:
         if cut_at is not None:
             writer.write(_framed(pieces[-1], stream)[: len(pieces[-1]) // 2])
             return self._break(writer, send, End.CUT)
-        last = _framed(pieces[-1], stream) + (b"0\r\n\r\n" if stream else b"")
+        last = _framed(pieces[-1], stream) + (_LAST_CHUNK if stream else b"")
         stays = await self._finish(writer, send, End.ANSWERED, last)
         return stays and mood is not Mood.CLOSING
 

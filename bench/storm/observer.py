@@ -22,6 +22,8 @@ class Observer:
     def __init__(self, desk: Desk, engines: list[Engine], pid: int, laws: Laws) -> None:
         self.samples = 0
         self.deepest = 0
+        self.held: list[int] = []
+        """What ran at each quiet point."""
         self._desk = desk
         self._engines = {engine.url: engine for engine in engines}
         self._pid = pid
@@ -129,10 +131,13 @@ class Observer:
         while True:
             found = self.in_flight(await self.look())
             own = {url: engine.running for url, engine in self._engines.items()}
-            if found == own and sum(own.values()):
+            if found == own:
+                self.held.append(sum(own.values()))
                 return ""
             if loop.time() > until:
-                return f"the router has {found}, the engines {own}"
+                names = {url: engine.name for url, engine in self._engines.items()}
+                shown = {names[url]: (count, own[url]) for url, count in found.items()}
+                return f"the router's count and the engine's own: {shown}"
             await asyncio.sleep(0.1)
 
     # ---- the process ---------------------------------------------------------------------------

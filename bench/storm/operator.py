@@ -76,7 +76,7 @@ class Operator:
         limit = self._limits[engine.name]
         return min(limit, SUPERFAST_CAP) if self._mode == "superfast" else limit
 
-    async def _change(self, act: Callable[[], Awaitable[None]], apply: Callable[[], None]) -> None:
+    async def _change(self, call: Awaitable[None], apply: Callable[[], None]) -> None:
         """Allow the higher of both while the change is under way, the new one alone after it."""
         everyone = (*self._engines, self._guest)
         before = {engine.name: self._bound(engine) for engine in everyone}
@@ -84,7 +84,7 @@ class Operator:
         loop = asyncio.get_running_loop()
         for engine in everyone:
             engine.allowed.note(max(before[engine.name], self._bound(engine)), loop.time())
-        await act()
+        await call
         for engine in everyone:
             engine.allowed.note(self._bound(engine), loop.time())
 
@@ -102,7 +102,7 @@ class Operator:
         def apply() -> None:
             self._mode = mode
 
-        await self._change(lambda: call, apply)
+        await self._change(call, apply)
 
     async def queue(self) -> None:
         enabled = self._chance.random() < 0.7
@@ -110,9 +110,8 @@ class Operator:
 
     async def retune(self) -> None:
         engine, limit = self._chance.choice(self._steady), self._chance.randint(1, MOST_LIMIT)
-        path = f"backends/{engine.name}"
-        call = self._call("PATCH", path, {"max_concurrency": limit}, 200)
-        await self._change(lambda: call, lambda: self._limits.update({engine.name: limit}))
+        call = self._call("PATCH", f"backends/{engine.name}", {"max_concurrency": limit}, 200)
+        await self._change(call, lambda: self._limits.update({engine.name: limit}))
 
     async def drain_or_open(self) -> None:
         engine = self._chance.choice(self._steady)
@@ -123,7 +122,7 @@ class Operator:
 
     async def _set_state(self, engine: Engine, state: str) -> None:
         call = self._call("PATCH", f"backends/{engine.name}", {"state": state}, 200)
-        await self._change(lambda: call, lambda: self._states.update({engine.name: state}))
+        await self._change(call, lambda: self._states.update({engine.name: state}))
 
     async def reload(self) -> None:
         """Write the file anew and send SIGHUP: other queues, at times without the last member."""
@@ -152,7 +151,7 @@ class Operator:
             "max_concurrency": limit,
         }  # fmt: skip
         call = self._call("POST", "backends", entry, 200, 201)
-        await self._change(lambda: call, lambda: self._limits.update({self._guest.name: limit}))
+        await self._change(call, lambda: self._limits.update({self._guest.name: limit}))
         self._guest_names.add(name)
 
     async def remove(self) -> None:
@@ -207,7 +206,7 @@ def configuration(engines: list[Engine], chance: random.Random) -> str:
     """Return a file with these members, and a queue of some size."""
     entries = [
         {
-            "name": engine.name, "url": engine.url, "kind": "openai",
+            "name": engine.name, "url": engine.url, "kind": engine.kind,
             "models": ["m"] if index < 2 else ["m", "n"], "max_concurrency": 4,
         }
         for index, engine in enumerate(engines)

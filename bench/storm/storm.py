@@ -23,12 +23,12 @@ from bench.storm.observer import Observer
 from bench.storm.operator import Desk, Operator, configuration
 from tests.running import RouterProcess
 
-CLIENTS = 24
+CLIENTS = 40
 PAUSE_S = 0.15
 """Mean pause of a client between two requests: the machine has other work."""
 ACT_PAUSE_S = 0.25
 PHASE_S = 30.0
-SETTLE_S = 30.0
+SETTLE_S = 20.0
 _ROOT = str(Path(__file__).resolve().parents[2])
 MOST_GROWTH_MIB = 8.0
 """From the end of the warm-up to the end."""
@@ -138,8 +138,9 @@ class Run:
     async def still_serves(self) -> None:
         """Ask some ordinary things: each must be answered."""
         before = len(self.clients.told)
-        for _ in range(10):
-            await self.clients.one(ordinary)
+        async with asyncio.TaskGroup() as asking:
+            for _ in range(10):
+                asking.create_task(self.clients.one(ordinary))
         told = self.clients.told[before:]
         good = [one for one in told if one.outcome is Outcome.ANSWERED]
         self.storm.laws.check(Law.SERVES, len(good) == len(told), told)
@@ -151,7 +152,7 @@ async def storm(seconds: float, seed: int, directory: Path) -> Storm:
     limits = (4, 4, 4, 4, 4, 0)
     names = ("a", "b", "c", "d", "e", "guest")
     engines = [
-        Engine(name, limit, "m", found.book, found.laws, seed)
+        Engine(name, limit, found.book, found.laws, seed)
         for name, limit in zip(names, limits, strict=True)
     ]
     loop = asyncio.get_running_loop()
@@ -226,6 +227,7 @@ def _figures(found: Storm, run: Run, took_s: float) -> None:
         "states read": str(run.observer.samples),
         "deepest queue seen": str(run.observer.deepest),
         "most in an engine, by its own count": str(max(e.most_running for e in run.engines)),
+        "held at the quiet points": ", ".join(map(str, run.observer.held)),
         "engines killed": str(sum(engine.deaths for engine in run.engines)),
         "operator": _listed(run.operator.done),
         "clients": _listed(run.clients.kinds),
