@@ -143,7 +143,7 @@ async def test_a_sockets_life_is_told_where_sockets_are_and_not_among_answers(la
             assert (await running.metrics())['lifeboat_lb_inflight{backend="a"}'] == 1
         ended = 'lifeboat_lb_responses_total{backend="a",code="101"}'
         async with asyncio.timeout(10.0):
-            while (metrics := await running.metrics()).get(ended) != 1:
+            while (metrics := await running.metrics()).get(ended) != 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         assert metrics['lifeboat_lb_ttfb_seconds_count{backend="a"}'] == 1
         assert metrics['lifeboat_lb_request_seconds_count{backend="a"}'] == 0
