@@ -71,8 +71,8 @@ def main() -> int:
         command = " ".join(("python -m bench.connections", *sys.argv[1:]))
         conditions = (
             f"`{command}`, {datetime.date.today()}, {machine()}.\n\n"
-            "Against a `lifeboat serve` process; memory is its resident set, without what the "
-            "kernel holds for sockets. Clients and engine share one other process."
+            "Against a `lifeboat serve` process; its memory is its resident set, and what the "
+            "kernel holds for sockets is told apart. Clients and engine share one other process."
         )
         parts = ("## Many connections, and slow ones", conditions, *(s.text() for s in scenes))
         write_section("connections", "\n\n".join(parts))

@@ -108,7 +108,7 @@ async def filled(watched: Watched, count: int) -> tuple[list[Waiting], list[asyn
 
 async def run(directory: Path, scale: float) -> list[Scene]:
     """Run the scene."""
-    count = max(100, round(PARKED * scale))
+    count = max(200, round(PARKED * scale))
     more, leaving = round(REFUSED * count), round(LEAVING * count)
     need_descriptors(count + more)
     scene = Scene(f"{count:,} parked requests of 1 KiB")
@@ -127,8 +127,9 @@ async def run(directory: Path, scale: float) -> list[Scene]:
 
             over = [Waiting(SLOTS + count + number) for number in range(more)]
             await ended(await begun(client.run(watched.port) for client in over), REST_S)
-            # Every so many-th, none of them among those that run.
-            gone = range(SLOTS, SLOTS + count, max(1, count // max(1, leaving)))[:leaving]
+            # None of the first crowd, any of which may run.
+            first = SLOTS + AT_ONCE
+            gone = range(first, SLOTS + count, (count - AT_ONCE) // leaving)[:leaving]
             for at in gone:
                 tasks[at].cancel()
             await watched.until_parked(count - leaving)

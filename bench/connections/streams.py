@@ -38,11 +38,12 @@ def events(number: int) -> Iterator[bytes]:
 
 
 class TickingEngine(ScriptedBackend):
-    """Streams an event a second to each client, once all of them are there."""
+    """Streams to each client, once all of them are there. pause_s: between two events of one."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, pause_s: float = EVENT_PAUSE_S) -> None:
         super().__init__(self._serve)
         self._count = count
+        self._pause_s = pause_s
         self.open = 0
         self.all_open = asyncio.Event()
         self.sent_at: dict[bytes, float] = {}
@@ -62,12 +63,12 @@ class TickingEngine(ScriptedBackend):
             if self.open == self._count:
                 self.all_open.set()
             await self.all_open.wait()
-            # Spread over the second, as streams that began by themselves are.
-            await asyncio.sleep(EVENT_PAUSE_S * number / self._count)
+            # Spread over the pause, as streams that began by themselves are.
+            await asyncio.sleep(self._pause_s * number / self._count)
             for event in events(number):
                 self.sent_at[event[:-2]] = time.monotonic()
                 await peer.chunk(event)
-                await asyncio.sleep(EVENT_PAUSE_S)
+                await asyncio.sleep(self._pause_s)
             await peer.send(b"0\r\n\r\n")
 
 

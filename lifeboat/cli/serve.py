@@ -56,7 +56,7 @@ def _serve(**flags: object) -> None:
     except ConfigErrors as errors:
         print_errors(errors)
         sys.exit(2)
-    # What is made until the router is ready stays: to look for garbage in it, again and again, takes
+    # What is made until the router is ready stays: looking for garbage in it again and again takes
     # a twelfth of the start. cli/process.py collects once it is ready.
     gc.disable()
     # Imported here: everything heavy hangs on it, and --help and a faulty file need none of it.
