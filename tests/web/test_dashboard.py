@@ -401,6 +401,7 @@ async def test_figures_that_are_no_longer_told_say_how_old_they_are(
             "() => document.getElementById('connection').textContent === 'gone'", timeout=40_000
         )
         assert "old." in await seen.find("#age").inner_text()
+        assert await seen.faults_of_access() == []
         cut = False
         await seen.page.evaluate("window.paused = false")
         await seen.page.wait_for_function(
