@@ -39,6 +39,8 @@ TIMEOUT_S = 0.6
 """Of the router, for whatever a client or an engine does not send; and the TTL."""
 END_S = 8.0
 """By then every such timeout has fired, failovers included."""
+LAST_S = 2.0
+"""So long is waited for the answer that shows whether a connection goes on."""
 STILL_TURNS = 6
 STILL_S = 0.001
 """Nothing moves any more when nothing did for so many turns of this length."""
@@ -352,15 +354,15 @@ class _Player:
         self._engines.release_all()
         for client in self._clients.values():
             client.do(Doing.READ_ON)
-        await self._all_through()
+        await self._all_through(END_S)
         for client in self._clients.values():
             # Whether the connection goes on is seen by using it.
             if not client.end and client.is_in_step:
                 last = b"GET /health HTTP/1.1\r\nHost: a\r\nX-Request-ID: last\r\n\r\n"
                 await client.send(Send(0, 0, "GET", (last,)))
-        await self._all_through()
+        await self._all_through(LAST_S)
 
-    async def _all_through(self) -> None:
+    async def _all_through(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await until(lambda: all(one.is_through for one in self._clients.values()), END_S)
+            await until(lambda: all(one.is_through for one in self._clients.values()), seconds)
         await self._stillness.wait()
