@@ -56,9 +56,10 @@ def read_mutants(word: str) -> list[Mutant]:
 
 
 def copy_tree(target: Path) -> None:
-    """Copy what the tests of the core and the door need."""
+    """Copy what the tests of the core, the door and the pure parts around them need."""
     ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("lifeboat", "tests/core", "tests/door", "tests/wire", "tests/edge_tables"):
+    folders = ("core", "door", "edge_tables", "observe", "tune", "wire")
+    for name in ("lifeboat", *(f"tests/{folder}" for folder in folders)):
         shutil.copytree(ROOT / name, target / name, ignore=ignore)
     for name in ("tests/__init__.py", "tests/peers.py", "tests/shared_files.py", "pyproject.toml"):
         shutil.copy(ROOT / name, target / name)
