@@ -24,6 +24,10 @@ _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 BEATS_PER_LOG = 5
 """Warnings are logged this rarely: finding them costs a view of the gate."""
 
+LOOKS_TO_FORGET = 12
+"""A warning that was logged is logged again only after so many looks without it, a minute: what
+comes and goes with every reading of an engine would else fill the log."""
+
 
 class Pulse:
     """What is looked at every second.
@@ -44,7 +48,7 @@ class Pulse:
         self._engine_room = engine_room
         self._warnings = warnings
         self._lingering = lingering
-        self._logged: set[_Key] = set()
+        self._unseen_looks: dict[_Key, int] = {}
         self._beats = 0
 
     async def run(self) -> None:
@@ -92,15 +96,19 @@ class Pulse:
         return seat is not None and seat.in_flight > 0
 
     def _log_warnings(self) -> None:
-        """Log each warning once, and again only after it was gone; figures within may change."""
-        shown: set[_Key] = set()
+        """Log each warning once, and again only after it was gone for long; its figures may
+        change."""
+        unseen = self._unseen_looks
+        for key in unseen:
+            unseen[key] += 1
         for warned in self._warnings():
             key = _key(warned)
-            if key not in self._logged:
+            if key not in unseen:
                 about = f"backend {warned.backend}: " if warned.backend else ""
                 log.warning("%s%s", about, warned.message)
-            shown.add(key)
-        self._logged = shown | (self._logged & {_key(warned) for warned in self._lingering()})
+            unseen[key] = 0
+        unseen.update((key, 0) for key in map(_key, self._lingering()) if key in unseen)
+        self._unseen_looks = {key: n for key, n in unseen.items() if n < LOOKS_TO_FORGET}
 
 
 _Key = tuple[str | None, str]

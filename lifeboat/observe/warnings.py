@@ -87,11 +87,11 @@ def _queueing_inside(view: GateView, engines: Mapping[str, EngineReading]) -> li
     for name, backend in view.backends.items():
         waiting = (engines.get(name) or EngineReading()).waiting
         if waiting:
+            wait = "request waits" if waiting == 1 else "requests wait"
             found.append(
                 Warned(
-                    f"{waiting} requests wait inside the server of {name} (it holds "
-                    f"{backend.in_flight} of ours): lower its max_concurrency, or see who else "
-                    "uses it",
+                    f"{waiting} {wait} inside the server of {name} (it holds {backend.in_flight} "
+                    "of ours): lower its max_concurrency, or see who else uses it",
                     name,
                 )
             )
