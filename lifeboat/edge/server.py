@@ -7,14 +7,12 @@ middleware: only its protocol class can change that. Held by tests/wire/test_ser
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import functools
 import re
-import termios
 from collections.abc import Callable, Container, Iterable
 from typing import Any, cast
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
@@ -29,6 +27,7 @@ from lifeboat.edge.faults import BodyError
 from lifeboat.edge.headers import request_id_of
 from lifeboat.edge.refuse import error_response, method_not_allowed, not_found
 from lifeboat.edge.targets import host_of, is_own_name, origin_form
+from lifeboat.wire.downstream import has_unread_bytes
 from lifeboat.wire.lane import LINGER_S
 
 MAX_LINE_BYTES = 64 * 1024
@@ -37,8 +36,7 @@ MAX_FIELD_BYTES = 64 * 1024
 UNREAD_GRACE_S = 0.01
 """How soon a connection with unread bytes is looked at again: they are read before that."""
 _HEAD_END = b"\r\n\r\n"
-_REST_OF_HEAD_END = re.compile(rb"\n?\r?\n")
-_ONLY_VERSION_1 = "this server speaks HTTP/1.1 and HTTP/1.0"
+_REST_OF_HEAD_END = re.compile(rb"(?:\r?\n)?\r?\n")
 MOST_HEADS_A_READ = 16
 """More heads in one read are parsed together: a body full of blank lines must cost no more."""
 DEFAULT_HEAD_TIMEOUT_S = 30.0
@@ -129,14 +127,12 @@ class JsonRequestHandler(RequestHandler):
         self._is_answered = False
 
     def _judge(self, place: int) -> None:
-        """Look at a message the parser has found: refuse versions, and end what it gave up in."""
+        """Look at a message the parser has found: refuse it, or end what it gave up in."""
         message, _ = self._messages[place]
         if isinstance(message, _ErrInfo):
             self._end_broken_body(_first_line(message.exc, message.message))
-        elif message.version.major != 1:
-            # llhttp takes a request line without a version, with headers and a body behind it.
-            fault = BadHttpMessage(_ONLY_VERSION_1)
-            self._messages[place] = (_ErrInfo(400, fault, fault.message), EMPTY_PAYLOAD)
+        elif (said := _fault_of(message)) is not None:
+            self._messages[place] = (_ErrInfo(400, BadHttpMessage(said), said), EMPTY_PAYLOAD)
             self._is_broken = True
 
     def _end_broken_body(self, said: str) -> None:
@@ -166,34 +162,16 @@ class JsonRequestHandler(RequestHandler):
         return await super().finish_response(request, resp, start_time)
 
     def _process_keepalive(self) -> None:
-        """Close an idle connection, but not one whose next request is under way.
-
-        Timers run before the loop reads: a request may lie in the kernel, and closing would reset
-        it (aiohttp#9138).
-        """
+        """Close an idle connection, but not one whose next request is under way."""
         close_at = self._next_keepalive_close_time
         if self._head_idle_until == close_at:
             close_at = max(close_at, self._head_begun_at + self._head_timeout_s)
         now = self._loop.time()
-        if now < close_at or self._has_unread_bytes():
+        if now < close_at or has_unread_bytes(self.transport):
             again_at = max(close_at, now + UNREAD_GRACE_S)
             self._keepalive_handle = self._loop.call_at(again_at, self._process_keepalive)
             return
         super()._process_keepalive()
-
-    def _has_unread_bytes(self) -> bool:
-        """Say whether bytes of the client wait in the kernel, while we read at all."""
-        transport = self.transport
-        if transport is None or not transport.is_reading():
-            return False
-        sock = transport.get_extra_info("socket")
-        if sock is None:
-            return False
-        try:
-            count = fcntl.ioctl(sock.fileno(), termios.FIONREAD, b"\0\0\0\0")
-        except OSError:
-            return False
-        return any(count)
 
     def _check_head(self) -> None:
         """Close a connection that still waits for the head whose clock this was."""
@@ -237,6 +215,17 @@ class JsonRequestHandler(RequestHandler):
             path=request.path,
             close=True,
         )
+
+
+def _fault_of(message: RawRequestMessage) -> str | None:
+    """Return what is wrong with a head that llhttp takes, None when nothing is."""
+    if message.version.major != 1:
+        # Of a request line without a version it takes the headers and the body all the same.
+        return "this server speaks HTTP/1.1 and HTTP/1.0"
+    if not message.chunked and hdrs.TRANSFER_ENCODING in message.headers:
+        # An empty one is none to it; who reads on before it may have seen chunks.
+        return "the transfer coding is not chunked"
+    return None
 
 
 def up_to_heads(data: bytes) -> list[bytes]:

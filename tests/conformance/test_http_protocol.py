@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 
 import pytest
 
@@ -480,13 +481,19 @@ async def test_a_request_is_answered_though_the_next_one_in_the_read_is_broken(
     odd = GOOD.replace(b"Host", b"Connection: keep-alive, x\r\nHost")
     async with lane.facing(says_hello) as stage:
         for good in (GOOD, odd):
-            client = await stage.client()
-            await client.send(good + good + nonsense)
-            async with asyncio.timeout(5):
-                statuses = [(await client.reply()).status for _ in range(3)]
-                assert await everything(client) == b""
-            assert statuses == [200, 200, 400]
-        assert len(stage.asked) == 4
+            behind_head = len(good) + len(good) - len(BODY)
+            for cut in (0, *range(behind_head - 4, behind_head + 1)):
+                client = await stage.client()
+                wire = good + good + nonsense
+                await client.send(wire[:cut])
+                await asyncio.sleep(0.01)
+                await client.send(wire[cut:])
+                async with asyncio.timeout(5):
+                    statuses = [(await client.reply()).status for _ in range(3)]
+                    with suppress(ConnectionResetError):  # what came behind was not read
+                        assert await everything(client) == b""
+                assert statuses == [200, 200, 400]
+        assert len(stage.asked) == 24
 
 
 @pytest.mark.parametrize("version", [b"", b" HTTP/0.9", b" HTTP/2.0"])
@@ -497,6 +504,21 @@ async def test_another_version_is_refused(lane: Lane, version: bytes) -> None:
         async with asyncio.timeout(5):
             said = await stage.exchange(post(length, body=BODY, first=b"POST %b" + version))
         assert b" 400 " in said.partition(b"\r\n")[0]
+        assert stage.asked == []
+
+
+@pytest.mark.parametrize("coding", [b"", b" ", b" identity", b" ,", b" gzip"])
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+async def test_what_follows_a_coding_that_is_none_is_no_request(
+    lane: Lane, method: bytes, coding: bytes
+) -> None:
+    async with lane.facing(says_hello) as stage:
+        async with asyncio.timeout(5):
+            said = await stage.exchange(
+                post(b"Transfer-Encoding:" + coding, body=GOOD, first=method + b" %b HTTP/1.1")
+            )
+        assert b" 400 " in said.partition(b"\r\n")[0]
+        assert said.count(b"HTTP/1.") == 1
         assert stage.asked == []
 
 
