@@ -8,7 +8,7 @@ import pytest
 
 from bench.storm.storm import storm
 
-SECONDS = 8.0
+SECONDS = 5.0
 SEED = 5
 
 
