@@ -16,9 +16,11 @@ Invariants (I11), held by tests/wire/test_relay.py:
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
 import struct
 import sys
+import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -59,6 +61,24 @@ def client_gone(request: web.BaseRequest) -> bool:
         # Not TCP (a Unix socket), or the descriptor is closed: the transport will tell.
         return False
     return tcp_info[0] != _TCP_ESTABLISHED
+
+
+def has_unread_bytes(transport: asyncio.Transport | None) -> bool:
+    """Say whether bytes of the client wait in the kernel, while we read at all.
+
+    Timers run before the loop reads: to close an idle connection then resets the request that has
+    just come (aiohttp#9138).
+    """
+    if transport is None or not transport.is_reading():
+        return False
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return False
+    try:
+        count = fcntl.ioctl(sock.fileno(), termios.FIONREAD, b"\0\0\0\0")
+    except OSError:
+        return False
+    return any(count)
 
 
 def abort(request: web.BaseRequest, *, reset: bool = True) -> None:

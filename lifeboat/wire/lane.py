@@ -24,7 +24,7 @@ from typing import cast
 from aiohttp import web
 from aiohttp.helpers import rfc822_formatted_time
 
-from lifeboat.wire.downstream import Relayed
+from lifeboat.wire.downstream import Relayed, has_unread_bytes
 from lifeboat.wire.lane_head import HeadReader, may_begin
 from lifeboat.wire.lane_request import LaneRequest, LaneWriter
 
@@ -320,7 +320,9 @@ class LaneConnection(asyncio.Protocol):
             return
         rules = self._lane.rules
         begun = bool(self._buffer) or not self._was_served
-        if now - self._since > (rules.head_timeout_s if begun else rules.keepalive_s):
+        if now - self._since <= (rules.head_timeout_s if begun else rules.keepalive_s):
+            return
+        if begun or not has_unread_bytes(self.transport):
             self.transport.close()
 
     def end(self) -> None:
