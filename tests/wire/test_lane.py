@@ -286,6 +286,18 @@ async def test_a_later_head_has_its_time_from_its_first_byte_on(served) -> None:
         assert await client.reader.read() == b""
 
 
+async def test_a_request_that_came_as_the_idle_time_ended_is_served(served) -> None:
+    """It lies in the kernel when the clock looks: closing now would reset it (aiohttp#9138)."""
+    client = await connected(served)
+    await client.send(POST + b"ab")
+    assert await read_answer(client) == b"lane:ab"
+    (connection,) = served.lane.connections
+    # Written in this step: it is there, and the loop has had no turn to read it.
+    client.writer.write(POST + b"cd")
+    connection.check(asyncio.get_running_loop().time() + 1.0)
+    assert await read_answer(client) == b"lane:cd"
+
+
 async def test_reading_pauses_behind_a_request_that_is_served(served) -> None:
     client = await connected(served)
     await client.send(head(b"Host: h", b"Content-Length: 0", first=b"POST /slow HTTP/1.1"))
