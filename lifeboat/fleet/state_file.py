@@ -41,6 +41,7 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._written: str | None = None
+        self._under_way: asyncio.Future[None] | None = None
         self._unreadable = False
         self.fault: str | None = None
 
@@ -66,18 +67,34 @@ class StateFile:
         return found
 
     async def write(self, remembered: Sequence[Remembered]) -> None:
-        """Replace its contents if they differ. A failure is kept in `fault` and tried again."""
+        """Replace its contents if they differ. A failure is kept in `fault` and tried again.
+
+        One at a time, also when a caller was cancelled in its midst: its thread writes on, and an
+        older list must not come to stand over a newer one.
+        """
+        await self._end_of_write()
         text = _render(remembered)
         if self._unreadable or text == self._written or (self._written is None and not remembered):
             return
         self._written = text
+        loop = asyncio.get_running_loop()
+        self._under_way = loop.run_in_executor(None, _replace, self._path, text)
+        await self._end_of_write()
+
+    async def _end_of_write(self) -> None:
+        while self._under_way is not None:
+            await self._settle(self._under_way)
+
+    async def _settle(self, writing: asyncio.Future[None]) -> None:
         try:
-            await asyncio.to_thread(_replace, self._path, text)
+            await asyncio.shield(writing)
         except OSError as error:
             self._written = None
             self._complain(f"the state file {self._path} cannot be written: {error}")
         else:
             self.fault = None
+        if self._under_way is writing:
+            self._under_way = None
 
     def _complain(self, fault: str) -> None:
         if fault != self.fault:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
 from lifeboat.core.vocabulary import Kind
-from lifeboat.fleet import Registration
+from lifeboat.fleet import Registration, state_file
 from lifeboat.fleet.state_file import Remembered, StateFile
 from lifeboat.settings import BackendConfig
 from tests.fleet.scripted import backend, house_of, serving, until
@@ -92,3 +94,31 @@ async def test_nothing_is_written_while_nothing_was_registered(tmp_path: Path) -
     async with serving() as [server], house_of(backend("a", server), state_file=path):
         pass
     assert not path.exists()
+
+
+async def test_a_write_whose_caller_was_cancelled_ends_before_the_next_one_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.json"
+    let_through, began = threading.Event(), threading.Event()
+    really = state_file._replace
+
+    def slowly(at: Path, text: str) -> None:
+        began.set()
+        assert let_through.wait(10.0)
+        really(at, text)
+
+    monkeypatch.setattr(state_file, "_replace", slowly)
+    store = StateFile(path)
+    first = asyncio.ensure_future(store.write([Remembered(FULL, 15.0)]))
+    await until(began.is_set)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    same = asyncio.ensure_future(store.write([Remembered(FULL, 15.0)]))
+    newer = asyncio.ensure_future(store.write([Remembered(FULL, 30.0)]))
+    await asyncio.sleep(0.05)
+    assert not same.done() and not newer.done() and not path.exists()
+    let_through.set()
+    await asyncio.gather(same, newer)
+    assert [one.ttl_s for one in StateFile(path).read()] == [30.0]
+    assert store.fault is None
