@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.locked
 
 .DEFAULT_GOAL := help
-.PHONY: help install run run-gguf run-vllm test check format bench bench-peers mutants docs lock clean
+.PHONY: help install run run-gguf run-vllm test check format bench bench-peers mutants fuzz docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ bench-peers: $(STAMP) ## .venv-peers, with the proxies that `make bench` compare
 
 mutants: $(STAMP) ## every hand-made mutant must make its test fail
 	$(BIN)/python -m tests.mutants
+
+fuzz: $(STAMP) ## the fuzzers with twenty times the budget of `make test`, on new examples
+	FUZZ_SCALE=$${FUZZ_SCALE:-20} $(BIN)/python -m pytest tests/fuzz --timeout 3600 $(PYTEST_ARGS)
 
 docs: $(STAMP) ## write the generated pages and the JSON schema, and build/site
 	$(BIN)/python -m docs.build

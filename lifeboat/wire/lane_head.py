@@ -18,7 +18,7 @@ _HEADER_LINE = re.compile(
 MOST_HEADERS = 128
 """As many as aiohttp takes: one rule for both ways in."""
 _LENGTH = re.compile(rb"[0-9]{1,15}")
-_BEGINS = re.compile(rb"P(?:O(?:S(?:T(?: .*)?)?)?)?|G(?:E(?:T(?: .*)?)?)?", re.DOTALL)
+_BEGINS = re.compile(rb"P(?:O(?:S(?:T(?: (?:/.*)?)?)?)?)?|G(?:E(?:T(?: (?:/.*)?)?)?)?", re.DOTALL)
 """What a request of the lane begins with, however little of it has come."""
 
 _NOT_PLAIN = frozenset(

@@ -76,7 +76,9 @@ def test_anything_else_is_left_alone(text: bytes) -> None:
     [
         (b"P", True),
         (b"POST /x HTTP/1.1\r\nHos", True),
+        (b"POST /", True),
         (b"PUT ", False),
+        (b"GET v1", False),
         (b"\r\n", False),
         (b"POST /x http/1.1\r\n", False),
         (b"POST /x HTTP/1.0\r\nHost: h\r\n", False),
