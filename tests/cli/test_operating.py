@@ -54,7 +54,7 @@ async def test_backends_shows_each_one_with_what_its_engine_says(running: Runnin
 async def test_drain_waits_until_the_backend_is_empty_and_ready_puts_it_back(
     running: Running,
 ) -> None:
-    runs = asyncio.create_task(running.ask(body=chat_body(max_tokens=100)))
+    runs = asyncio.create_task(running.ask(body=chat_body(max_tokens=2000)))
     await running.until(lambda state: state["inflight"]["sim-a"] == 1)
     early = await call(running, "drain", "sim-a", "--wait", "--timeout", "0")
     assert early.exit_code == 1
