@@ -56,12 +56,15 @@ def read_mutants(word: str) -> list[Mutant]:
 
 
 def copy_tree(target: Path) -> None:
-    """Copy what the tests of the core, the door and the pure parts around them need."""
+    """Copy what the tests that mutants name need."""
     ignore = shutil.ignore_patterns("__pycache__")
-    folders = ("core", "door", "edge_tables", "observe", "tune", "wire")
+    folders = (
+        "conformance", "core", "door", "edge_tables", "fuzz", "intake", "observe", "tune", "wire",
+    )  # fmt: skip
     for name in ("lifeboat", *(f"tests/{folder}" for folder in folders)):
         shutil.copytree(ROOT / name, target / name, ignore=ignore)
-    for name in ("tests/__init__.py", "tests/peers.py", "tests/shared_files.py", "pyproject.toml"):
+    files = ("__init__.py", "peers.py", "running.py", "shared_files.py")
+    for name in (*(f"tests/{file}" for file in files), "pyproject.toml"):
         shutil.copy(ROOT / name, target / name)
     conftest = (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8")
     (target / "tests" / "conftest.py").write_text(conftest + PROFILE, encoding="utf-8")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import event, example, given, note, target
@@ -110,7 +110,9 @@ def check(judged: list[Message], met: Met) -> None:
         else:
             assert not must_be_served(one), (one, answer)
         if answer.closes or one.closes or one.verdict is Verdict.FAULTY:
-            assert number + 1 == len(met.answers), "an answer behind the last one"
+            # What cannot be parsed has no method to the parser: HEAD gets an error's body, too.
+            is_head = one.method == "HEAD" and answer.status == 400
+            assert is_head or number + 1 == len(met.answers), "an answer behind the last one"
             # A body that is refused unread is waited for, a while.
             assert met.end or one.verdict is Verdict.CUT, "the connection goes on behind its end"
             break
@@ -123,8 +125,15 @@ def plain(tag: int) -> bytes:
     return chat(tag).written()
 
 
+def whole_but_for_its_end() -> bytes:
+    draft = chat(1)
+    wire = b"%x\r\n%b\r0\r\n\r\n" % (len(draft.wire), draft.wire)
+    return replace(draft, framing=(b"Transfer-Encoding: chunked",), wire=wire).written()
+
+
 @given(wire=conversations(), reset=st.booleans())
 @example(wire=(plain(1) + b"nonsense\r\n\r\n",), reset=False)
+@example(wire=(whole_but_for_its_end(),), reset=False)
 @examples(400)
 def test_whatever_a_client_sends_the_router_is_well_and_in_step(
     home: Home[Lanes], wire: tuple[bytes, ...], reset: bool

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import event, given, note
+from hypothesis import event, example, given, note
 from hypothesis import strategies as st
 
 from tests.fuzz.answer_grammar import Reply, replies
@@ -102,7 +102,11 @@ def is_failure(seen: Message | None, end: str) -> bool:
     return not seen.backend and seen.status in OUR_FAILURES
 
 
+NO_LENGTH = b"HTTP/1.1 200 OK\r\nContent-Length:\r\n\r\nabc"
+
+
 @given(reply=replies(), is_old=st.sampled_from((False, False, True)))
+@example(reply=Reply(NO_LENGTH, [NO_LENGTH], "closed"), is_old=False)
 @examples(300)
 def test_whatever_a_backend_answers_the_client_is_told_the_truth(
     home: Home[Lanes], reply: Reply, is_old: bool

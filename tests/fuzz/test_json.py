@@ -57,6 +57,7 @@ def bodies(draw: st.DrawFn) -> bytes:
     fields = draw(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=8))
     if draw(st.booleans()):
         fields["model"] = draw(st.text(max_size=9))
+        fields["stream"] = draw(st.booleans())
     body = json.dumps(
         fields, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from((None, 1)))
     ).encode("utf-8", "surrogatepass")
