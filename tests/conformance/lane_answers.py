@@ -33,8 +33,9 @@ def answers_of(came: bytes, methods: list[str]) -> list[Answer]:
     left = [method == "HEAD" for method in methods]
     while came:
         head, blank, rest = came.partition(b"\r\n\r\n")
-        if not blank:
-            return [*found, Answer(b"a part of a head", (), "", came, is_whole=False)]
+        if not blank or not head.startswith(b"HTTP/1."):
+            # Also the body of a 400 to a HEAD that could not be parsed.
+            return [*found, Answer(b"HTTP/1.? ? no whole head", (), "", came, is_whole=False)]
         first, *lines = head.split(b"\r\n")
         headers = tuple(_header(line) for line in lines)
         low = {name.lower(): value for name, value in headers}

@@ -65,6 +65,9 @@ def is_ours(answer: Answer) -> bool:
 
 def plain_body(answer: Answer) -> object:
     """Return a body without what no two answers share."""
+    if not answer.headers:
+        # Out of step: a body too short had swallowed the HEAD that this answers, or not.
+        return re.sub(rb"[0-9a-f]{32}|Date: [^\r]*", b"*", answer.body)
     if not is_ours(answer):
         return answer.body
     page = json.loads(answer.body)
