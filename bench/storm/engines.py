@@ -213,7 +213,8 @@ class Engine:
         running = self.running
         self.most_running = max(self.most_running, running)
         most = self.allowed.most(send.at - SEEN_WITHIN_S)
-        detail = f"{self.name}: {running} ran, allowed {most}"
+        ages = [f"{send.at - other.at:.4f}" for other in self._running.values()]
+        detail = f"{self.name}: {running} ran, allowed {most}; seconds since each came: {ages}"
         self._laws.check(Law.ENGINE_CAP, running <= most, detail)
 
     async def _meet(
