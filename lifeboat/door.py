@@ -10,7 +10,8 @@ tests/door/test_door.py. Sources of the hazard: cpython#90155, anyio#1145.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TypeVar, cast
 
@@ -115,6 +116,15 @@ class Door:
         """
         try:
             return change(self._gate, self.clock())
+        finally:
+            self._settle()
+
+    @contextmanager
+    def as_one(self) -> Generator[None]:
+        """Let all changes within a block take force as one, at its end; it must not await."""
+        try:
+            with self._gate.as_one(self.clock()):
+                yield
         finally:
             self._settle()
 

@@ -56,7 +56,13 @@ def explain(gate: Gate, ask: Ask, now: float) -> Explanation:
 
 def _answer(seat: Seat, ask: Ask) -> BackendAnswer:
     spec = seat.spec
-    why = why_not(spec, ask.model, ask.capability, ask.estimate.tokens)
+    if ask.backend is None:
+        why = why_not(spec, ask.model, ask.capability, ask.estimate.tokens)
+    elif ask.backend != spec.name:
+        why = f"the request is one for {ask.backend}, which made what it names"
+    else:
+        # Whatever it serves by now; and one that drains still answers for what it made.
+        return BackendAnswer(spec.name, True, seat.standing.live and seat.has_room, _room(seat))
     if why is not None:
         return BackendAnswer(spec.name, candidate=False, with_room=False, why=why)
     if not seat.in_service:
@@ -67,6 +73,9 @@ def _answer(seat: Seat, ask: Ask) -> BackendAnswer:
         else:
             why = f"it is {standing.health.value}: {standing.detail or 'no reason known'}"
         return BackendAnswer(spec.name, candidate=True, with_room=False, why=why)
+    return BackendAnswer(spec.name, candidate=True, with_room=seat.has_room, why=_room(seat))
+
+
+def _room(seat: Seat) -> str:
     limit = "no limit" if seat.limit is None else f"{seat.limit} ({seat.reason.value})"
-    why = f"{seat.in_flight} in flight, effective limit {limit}"
-    return BackendAnswer(spec.name, candidate=True, with_room=seat.has_room, why=why)
+    return f"{seat.in_flight} in flight, effective limit {limit}"

@@ -12,7 +12,8 @@ model in tests/core/test_gate_model.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -93,6 +94,8 @@ class Gate(Judge):
         self.asked = self.open = self.refused = 0
         self.withdrawn = self.expired = self.finished = 0
         self._effects: list[Effect] = []
+        self._concerned: dict[Ticket, None] | None = None
+        """Of several changes that take force as one: the tickets to be fitted again at the end."""
         self._seq = 0
         self._picks = 0
         self.set_rules(rules, now)
@@ -205,6 +208,19 @@ class Gate(Judge):
         return effects
 
     # -- changes ----------------------------------------------------------------------------
+
+    @contextmanager
+    def as_one(self, now: float) -> Generator[None]:
+        """Let several changes take force as one: nobody is granted or refused by half of them."""
+        self._concerned = {}
+        try:
+            yield
+        finally:
+            concerned, self._concerned = self._concerned, None
+            # A seat that left and came back within them has lost sight of its lanes.
+            self.parked.attach()
+            self._refit(concerned, now)
+            self._settle(now)
 
     def set_rules(self, rules: GateRules, now: float) -> None:
         """Replace the settings: they govern later arrivals, and whoever now fits is granted."""
@@ -330,6 +346,8 @@ class Gate(Judge):
 
     def _settle(self, now: float) -> None:
         """After a change that may have opened anything: apply what is due, then pump all."""
+        if self._concerned is not None:
+            return
         self._apply_due(now)
         self._pump(self.seats.by_name.values(), now)
 
@@ -367,6 +385,9 @@ class Gate(Judge):
         Whose last backend went waits for another until its TTL (contract, section 2); only what
         became too large for all, or turned out to be a name of nobody, is answered at once.
         """
+        if self._concerned is not None:
+            self._concerned.update(dict.fromkeys(tickets))
+            return
         for ticket in tickets:
             ask = ticket.ask
             route = self.seats.directory.route(ask.model, ask.capability)

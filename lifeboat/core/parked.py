@@ -51,12 +51,20 @@ class Parked:
             self._exit(ticket)
             self._enter(ticket, key)
 
+    def attach(self) -> None:
+        """Tell every seat of its lanes."""
+        for key, lane in self._lanes.items():
+            self._attach(lane, key)
+
+    def _attach(self, lane: Lane, key: frozenset[str]) -> None:
+        for seat in self._seats.of(key):
+            seat.lanes[key] = lane
+
     def _enter(self, ticket: Ticket, key: frozenset[str]) -> None:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(key)
-            for seat in self._seats.of(key):
-                seat.lanes[key] = lane
+            self._attach(lane, key)
         lane.add(ticket)
         for name in ticket.place.excluded:
             seat = self._seats.by_name.get(name)

@@ -294,9 +294,10 @@ class Fleet:
         async with self._changing:
             plan = await self._membership.prepare(configuration)
             self._configuration = configuration
-            self._roster.set_rules(gate_rules(configuration, self._live))
-            self._roster.set_models(configuration.models)
-            self._membership.apply(plan)
+            with self._roster.as_one():
+                self._roster.set_rules(gate_rules(configuration, self._live))
+                self._roster.set_models(configuration.models)
+                self._membership.apply(plan)
 
 
 def _in_flight(gate: Gate, now: float) -> dict[str, int]:

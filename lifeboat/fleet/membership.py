@@ -107,16 +107,11 @@ class Membership:
         return Plan(configuration, urls)
 
     def apply(self, plan: Plan) -> None:
-        """Put a prepared configuration in force, in one step.
+        """Put a prepared configuration in force.
 
         The new come in before the old go, so that a model that only moves is served throughout.
-        Before either, whoever leaves its server takes nothing new, so that what it holds there
-        counts for who comes to that server: under another name, or in an exchange of urls.
         """
         configuration = plan.configuration
-        departing = plan.departing(self._roster.present)
-        for known in departing:
-            self._roster.set_state(known, OperatorState.DRAIN)
         usual = Origin.DEFAULT if configuration.simulated_by_default else Origin.FILE
         for config in configuration.backends:
             url = plan.urls.get(config.name)
@@ -136,9 +131,6 @@ class Membership:
                 )
             elif name not in wanted:
                 self._leave(name)
-        for known in departing:
-            if known.member.name in self._roster.present:
-                self._roster.set_state(known, known.state)
 
     def _stays_out(self, name: str, configuration: Configuration) -> bool:
         scaled_away = name in self._scaled_away and scales(configuration)

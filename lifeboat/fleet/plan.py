@@ -1,4 +1,4 @@
-"""A configuration that is ready to be put in force, and whom it takes from where they are.
+"""A configuration that is ready to be put in force, and whom it keeps.
 
 Held by tests/fleet/test_reload.py and test_fleet_machine.py.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lifeboat.core.urls import same_server
-from lifeboat.fleet.known import Known
 from lifeboat.fleet.members import Origin
 from lifeboat.settings.shapes import Configuration
 
@@ -26,20 +24,6 @@ class Plan:
         if origin is Origin.REGISTERED:
             return True
         return origin is Origin.SCALED and scales(self.configuration)
-
-    def departing(self, present: Mapping[str, Known]) -> list[Known]:
-        """Return the backends that it takes away from the server they are at."""
-        wanted = {config.name for config in self.configuration.backends}
-        found: list[Known] = []
-        for name, known in present.items():
-            url = self.urls.get(name)
-            if url is not None:
-                goes = not same_server(known.member.url, url)
-            else:
-                goes = name not in wanted and not self.keeps(known.member.origin)
-            if goes:
-                found.append(known)
-        return found
 
 
 def scales(configuration: Configuration) -> bool:

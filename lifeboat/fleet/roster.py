@@ -8,6 +8,7 @@ Held by tests/fleet/test_membership.py and test_fleet_machine.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from lifeboat.core.gate import Gate
@@ -54,6 +55,10 @@ class Roster:
     def at_gate(self, act: Callable[[Gate, float], T]) -> T:
         """Read or change the gate in one step."""
         return self._door.reconfigure(act)
+
+    def as_one(self) -> AbstractContextManager[None]:
+        """Let the changes of a block take force as one; it must not await."""
+        return self._door.as_one()
 
     def seat(self, name: str) -> Seat | None:
         """Return a backend's seat, to be read at once and not kept; None once it has left."""

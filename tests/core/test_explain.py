@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -77,3 +79,13 @@ def test_each_backend_says_its_part() -> None:
     assert said["other"][:2] == (False, False) and "m" in said["other"][2]
     assert said["full"] == (True, False, "1 in flight, effective limit 1 (configured)")
     assert said["shut"] == (True, False, "it is in drain")
+
+
+def test_a_request_for_its_maker_has_that_one_candidate() -> None:
+    gate = gate_with(spec("maker", 2), spec("other", 2))
+    gate.put_backend(replace(spec("maker", 2), models=None), 0.0)
+    told = explain(gate, replace(ask(), backend="maker"), 1.0)
+    assert told.backend == "maker"
+    said = {part.name: (part.candidate, part.with_room, part.why) for part in told.backends}
+    assert said["maker"][:2] == (True, True)
+    assert said["other"][:2] == (False, False) and "maker" in said["other"][2]

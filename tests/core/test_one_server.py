@@ -137,3 +137,45 @@ def test_a_request_that_holds_no_slot_lingers_nowhere() -> None:
     assert limit_of(gate, "b") == (0, LimitReason.PREDECESSOR)
     gate.release(held, Outcome(Verdict.SATURATED, 529), 2.0)
     assert limit_of(gate, "b") == (1, LimitReason.CONFIGURED)
+
+
+def test_a_rename_with_a_smaller_cap_elsewhere_grants_nothing_by_the_half_of_it() -> None:
+    gate = gate_with(spec("a", 3, server=U))
+    running = full(gate, 2)
+    gate.put_backend(spec("b", 1, models=("n",), server=U), 0.0)
+    gone = leased(gate, 0.0, ask("n"))
+    gate.remove_backend("b", 0.0)
+    waiting = parked(gate, 0.5)
+    assert limit_of(gate, "a") == (2, LimitReason.PREDECESSOR)
+    with gate.as_one(1.0):
+        # b takes requests again, so that a has its own three for a moment, and then one.
+        gate.put_backend(spec("b", 1, models=("n",), server=U), 1.0)
+        gate.put_backend(spec("a", 1, server=U), 1.0)
+    assert gate.take_effects() == []
+    for lease in (gone, *running):
+        gate.release(lease, OK, 2.0)
+    assert granted(gate) == [waiting]
+
+
+def test_what_leaves_and_comes_back_within_one_change_serves_on() -> None:
+    gate = gate_with(spec("a", 1), spec("z", 1))
+    gate.set_operator_state("a", OperatorState.DRAIN, 0.0)
+    leased(gate, 0.0)
+    waiting = parked(gate, 0.5)
+    with gate.as_one(1.0):
+        gate.remove_backend("a", 1.0)
+        gate.put_backend(spec("a", 1), 1.0)
+        gate.set_operator_state("a", OperatorState.READY, 1.0)
+    assert granted(gate) == [waiting]
+
+
+def test_nobody_is_refused_by_the_half_of_a_change() -> None:
+    gate = gate_with(spec("a", 1, cap=100))
+    running = leased(gate, 0.0)
+    large = parked(gate, 0.5, ask(tokens=90))
+    with gate.as_one(1.0):
+        gate.remove_backend("a", 1.0)
+        gate.put_backend(spec("small", 1, cap=50), 1.0)
+        gate.put_backend(spec("large", 1, cap=100), 1.0)
+    assert granted(gate) == [large]
+    gate.release(running, OK, 2.0)
