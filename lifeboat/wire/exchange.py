@@ -10,7 +10,10 @@ Invariants, held by tests/wire/test_upstream.py:
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from lifeboat.core.vocabulary import Verdict
 from lifeboat.wire.deadlines import Deadlines
@@ -25,6 +28,19 @@ HANG_UP_S = 5.0
 """How long a backend has to take the last bytes of a switched connection."""
 MOST_BYTES_A_READ = 64 * 1024
 """Waiting pieces are handed on joined up to this size: fewer writes to a client that lags."""
+
+
+def abort_now(transport: asyncio.Transport) -> None:
+    """Abort a transport, and let its peer see it before anything that is sent later.
+
+    uvloop closes the socket in the next turn of the loop, and the freed slot may send the next
+    request in this one: the engine would run one more than its cap for a moment.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.fileno() >= 0:
+        with suppress(OSError), socket.socket(fileno=os.dup(sock.fileno())) as twin:
+            twin.shutdown(socket.SHUT_RDWR)
+    transport.abort()
 
 
 class Exchange:
@@ -307,7 +323,7 @@ class Exchange:
             verdict, detail, request_sent=True, answer_begun=self._reader.head is not None
         )
         self._drop_timer()
-        self._transport.abort()
+        abort_now(self._transport)
         self._wake()
 
     def _check_idle(self) -> None:
