@@ -184,10 +184,11 @@ def _read_part(
     for name, value in part.items():
         if value is None or name in _UNPRINTED:
             continue
-        if type(value) is str:
-            draft.texts.append(value)
-        elif name == "image_url" or name == "input_audio" or name == "video_url":
+        if name == "image_url" or name == "input_audio" or name == "video_url":
+            # vLLM takes these without a type, also as a bare url or data url.
             draft.fixed += allowances.image_tokens
+        elif type(value) is str:
+            draft.texts.append(value)
         elif name == "multimodal_data":
             many = len(cast("list[object]", value)) if isinstance(value, list) else 1
             draft.fixed += allowances.image_tokens * many

@@ -132,6 +132,7 @@ BLOB = "QUJD" * 100_000
 MEDIA: list[tuple[str, Protocol, Any]] = [
     ("image_url", Protocol.CHAT,
      {"type": "image_url", "image_url": {"url": "data:image/png;base64," + BLOB}}),
+    ("image_url of no type", Protocol.CHAT, {"image_url": "data:image/png;base64," + BLOB}),
     ("image_url as a string", Protocol.CHAT, {"type": "image_url", "image_url": "http://x/y.png"}),
     ("file", Protocol.CHAT, {"type": "file", "file": {"filename": "f", "file_data": BLOB}}),
     ("video", Protocol.CHAT, {"type": "video_url", "video_url": {"url": BLOB}}),

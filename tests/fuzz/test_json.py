@@ -98,6 +98,7 @@ def test_a_body_in_slices_is_read_as_one_at_once(
 ) -> None:
     """The slices end at every few bytes: what a text is cut into changes the figure a little.
 
+    So do the blanks of printed JSON, which a slice leaves in place: here a dozen, of a few tokens.
     A long text is left in place unread: what is wrong within it is the backend's to refuse.
     """
     at_once = read(body, protocol)
@@ -118,7 +119,7 @@ def test_a_body_in_slices_is_read_as_one_at_once(
     assert 0 <= around.low <= around.high
     assert 0 <= one.tokens <= one.total_tokens
     assert one.method is other.method
-    assert other.tokens == pytest.approx(one.tokens, rel=0.6, abs=8)
+    assert other.tokens == pytest.approx(one.tokens, rel=0.6, abs=16)
 
 
 @given(body=bodies(), protocol=st.sampled_from(list(Protocol)))
