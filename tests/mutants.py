@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 WORKERS = min(4, os.cpu_count() or 1)
 LONGEST_RUN_S = 120.0
 """A mutant that makes its tests hang is dead as well."""
+LONGEST_SOUND_RUN_S = 900.0
+"""All of the tests, once, without any."""
 
 PROFILE = """
 
@@ -70,14 +72,14 @@ def copy_tree(target: Path) -> None:
     (target / "tests" / "conftest.py").write_text(conftest + PROFILE, encoding="utf-8")
 
 
-def tests_pass(tree: Path, tests: tuple[str, ...]) -> bool:
+def tests_pass(tree: Path, tests: tuple[str, ...], longest_s: float = LONGEST_RUN_S) -> bool:
     """Run tests in a copy; raises RuntimeError where they could not even be collected."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, text=True,
-            timeout=LONGEST_RUN_S, check=False,
+            timeout=longest_s, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return False
@@ -105,7 +107,11 @@ def judge(mutant: Mutant, trees: SimpleQueue[Path]) -> str | None:
 
 
 def main() -> int:
-    mutants = read_mutants(sys.argv[1] if len(sys.argv) > 1 else "")
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    mutants = read_mutants(word)
+    if not mutants:
+        print(f"no mutant has {word!r} in its name")
+        return 2
     every_test = tuple(sorted({test for mutant in mutants for test in mutant.tests}))
     with tempfile.TemporaryDirectory(prefix="mutants-") as root:
         trees: SimpleQueue[Path] = SimpleQueue()
@@ -113,7 +119,7 @@ def main() -> int:
             tree = Path(root) / str(number)
             copy_tree(tree)
             trees.put(tree)
-        if not tests_pass(Path(root) / "0", every_test):
+        if not tests_pass(Path(root) / "0", every_test, LONGEST_SOUND_RUN_S):
             print("the tests fail without any mutant")
             return 1
         with ThreadPoolExecutor(WORKERS) as pool:
