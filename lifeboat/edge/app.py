@@ -24,11 +24,11 @@ from lifeboat.edge.endpoints import (
     match,
 )
 from lifeboat.edge.headers import request_id_of
+from lifeboat.edge.http_errors import json_errors
 from lifeboat.edge.journey import NewId
 from lifeboat.edge.pages import Pages
 from lifeboat.edge.proxy import Proxy
 from lifeboat.edge.refuse import method_not_allowed, not_found
-from lifeboat.edge.server import json_errors
 from lifeboat.wire.headers import Headers
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]

@@ -14,8 +14,8 @@ from aiohttp import web
 
 from lifeboat.core.modes import Mode
 from lifeboat.core.vocabulary import Reason, Refusal
+from lifeboat.edge.http_errors import json_errors
 from lifeboat.edge.refuse import refusal_response
-from lifeboat.edge.server import json_errors
 from tests.peers import PATIENCE_S, RawClient, Reply, serving, serving_app, until
 
 
