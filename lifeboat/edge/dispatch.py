@@ -269,6 +269,7 @@ class Dispatch:
             return GiveUp(timed_out(lease, error, journey.pool))
         may_repeat = (
             self.rules.redispatch
+            and not error.answer_begun
             and not journey.redispatched
             and journey.sends < MOST_SENDS
             and journey.endpoint.replayable(stored=journey.stored)

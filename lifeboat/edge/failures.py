@@ -33,9 +33,10 @@ def timed_out(lease: Lease, error: UpstreamError, pool: str | None) -> Refusal:
 
 def lost(lease: Lease, error: UpstreamError, pool: str | None) -> Refusal:
     """Return the refusal where the connection broke and the work may have been done."""
+    when = "within the head" if error.answer_begun else "before any byte"
     return Refusal(
         Reason.BACKEND_UNREACHABLE,
-        f"the connection to {lease.backend} was lost after the request was sent, before any byte "
+        f"the connection to {lease.backend} was lost after the request was sent, {when} "
         f"of an answer ({error.detail}); it is not sent again",
         pool=pool,
     )

@@ -254,6 +254,10 @@ class PooledUpstream:
         try:
             connection.write(head, body)
             await exchange.head_complete(self._heads_within(target.first_byte_timeout_s))
+        except UpstreamError as error:
+            # Half a head, or none that can be read: all the same the backend had the request.
+            error.answer_begun = connection.answered
+            raise
         except BaseException:
             exchange.abort()
             raise

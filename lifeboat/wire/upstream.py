@@ -119,7 +119,7 @@ class UpstreamError(Exception):
         IDLE_TIMEOUT; ABANDONED where we aborted it, or could not open a connection ourselves (no
         descriptor left).
     request_sent: any byte of the request may have reached the backend.
-    answer_begun: a response head had arrived.
+    answer_begun: a byte of a response had arrived.
     fresh_retry: the request was sent again because a reused idle connection turned out closed.
     detail: what happened, in words, for log and attempts.
     """

@@ -59,20 +59,63 @@ async def test_bug_043_a_backend_that_closes_idle_connections_loses_no_request(
     assert metrics['lifeboat_lb_responses_total{backend="a",code="200"}'] == 42
 
 
-async def test_bug_043_a_request_is_not_repeated_once_an_answer_has_begun(lane: Lane) -> None:
-    """The idle connection was alive: the backend read the request, began to answer and died."""
+BEGUN = [
+    b"H", b"HTTP/1.1 200 OK\r\nCont", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 x\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("said", BEGUN)
+@pytest.mark.parametrize("reused", [True, False])
+async def test_bug_043_bug_048_a_request_is_not_repeated_once_an_answer_has_begun(
+    lane: Lane, said: bytes, reused: bool
+) -> None:
+    """The backend read the request, began to answer and died: another would do the work twice."""
 
     async def script(peer: Peer, asked: Received) -> None:
         if b"second" in asked.body:
-            await peer.send(b"HTTP/1.1 200 OK\r\nCont")
-            peer.reset()
+            await peer.send(said)
+            await asyncio.sleep(0.05)
+            peer.close()
+            return
+        await says_hello(peer, asked)
+
+    async with lane.facing(script, script, script) as stage:
+        if reused:
+            for _ in stage.engines:
+                assert (await stage.running.ask(body=chat("first"))).status == 200
+        stage.engine.asked.clear()
+        reply = await stage.running.ask(body=chat("second"))
+        state = await stage.running.settle()
+    assert (reply.status, reply.error["code"]) == (502, "backend_unreachable")
+    assert "before any byte" not in reply.error["message"]
+    assert sum(b"second" in received.body for received in stage.asked) == 1
+    assert sum(entry["failed"] for entry in state["backends"].values()) == 1
+
+
+@pytest.mark.parametrize("reset", [True, False])
+async def test_bug_043_what_a_closed_connection_never_took_is_sent_once_more(
+    lane: Lane, reset: bool
+) -> None:
+    """The backend closes as the next request comes: with no setting may a client see that."""
+    broken = 0
+
+    async def script(peer: Peer, asked: Received) -> None:
+        nonlocal broken
+        if len(stage.asked) > 1 and not broken:
+            broken += 1
+            peer.reset() if reset else peer.close()
             return
         await says_hello(peer, asked)
 
     async with lane.facing(script, top={"redispatch": False}) as stage:
-        assert (await stage.running.ask(body=chat("first"))).status == 200
-        assert (await stage.running.ask(body=chat("second"))).status == 502
-    assert len(stage.asked) == 2
+        assert (await stage.running.ask()).status == 200
+        again = await stage.running.ask()
+        metrics = await stage.running.metrics()
+    assert (again.status, broken, len(stage.asked)) == (200, 1, 3)
+    assert again.headers["X-Lifeboat-Attempts"] == "2"
+    assert metrics['lifeboat_lb_retries_total{cause="stale_connection"}'] == 1
+    assert metrics['lifeboat_lb_dispatch_total{backend="a",pool="m"}'] == 2
 
 
 async def test_bug_045_a_request_that_has_arrived_when_the_keep_alive_ends_is_served(
