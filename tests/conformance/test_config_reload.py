@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from tests.conformance.holding import Held
-from tests.conformance.lanes import Engine, Lane, Stage, chat, says_hello
+from tests.conformance.lanes import LANES, Engine, Lane, Stage, chat, says_hello
 from tests.conformance.reloading import reloads, rewrite
 from tests.peers import RawClient, until
 from tests.running import CHAT, RouterProcess, Running, backend, backends_yaml
@@ -78,7 +78,7 @@ async def test_bug_195_a_file_that_is_gone_is_a_fault_and_no_empty_configuration
     async with Engine(says_hello) as engine:
         path = tmp_path / "backends.yaml"
         path.write_text(backends_yaml(backend(engine.url)))
-        router = await RouterProcess.start(cwd=tmp_path)
+        router = await RouterProcess.start(cwd=tmp_path, environ=LANES[lane.name])
         try:
             path.unlink()
             router.process.send_signal(signal.SIGHUP)
@@ -127,11 +127,13 @@ async def test_bug_195_a_file_that_is_being_written_is_waited_for(lane: Lane) ->
         assert (await running.ask()).status == 503
 
 
-async def test_bug_195_a_signal_and_a_changed_file_are_both_enough(tmp_path: Path) -> None:
+async def test_bug_195_a_signal_and_a_changed_file_are_both_enough(
+    lane: Lane, tmp_path: Path
+) -> None:
     async with Engine(says_hello) as engine:
         path = tmp_path / "backends.yaml"
         path.write_text(backends_yaml(backend(engine.url)))
-        router = await RouterProcess.start(cwd=tmp_path)
+        router = await RouterProcess.start(cwd=tmp_path, environ=LANES[lane.name])
         try:
             async with aiohttp.ClientSession() as session:
                 state = f"{router.url}/api/lb/state"
