@@ -122,7 +122,11 @@ class Pages:
         return json_page(state_json(self._view(), self._surroundings()))
 
     async def state_stream(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The state as server-sent events: once a second, and on change."""
+        """The state as server-sent events: once a second, and on change.
+
+        With `?capacity` in the query, each is preceded by the capacity of the same moment.
+        """
+        with_capacity = "capacity" in request.query
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
@@ -135,19 +139,25 @@ class Pages:
         while not (draining := self._door.draining):
             now = clock()
             if self._door.changes != shown or now - shown_at >= STREAM_PERIOD_S:
-                await response.write(self._state_event())
+                await response.write(self._events(with_capacity))
                 shown, shown_at = self._door.changes, now
                 # A large state takes its time to make: watching may cost a tenth of a core.
                 tick_s = max(STREAM_TICK_S, 10 * (clock() - now))
             await asyncio.sleep(tick_s)
         if draining:
             # The last thing a watcher learns is why the stream ends.
-            await response.write(self._state_event())
+            await response.write(self._events(with_capacity))
         await response.write_eof()
         return response
 
-    def _state_event(self) -> bytes:
-        return b"data: " + orjson.dumps(state_json(self._view(), self._surroundings())) + b"\n\n"
+    def _events(self, with_capacity: bool) -> bytes:
+        """Return the events of this moment: the state, after the capacity where that is asked."""
+        view = self._view()
+        event = b"data: " + orjson.dumps(state_json(view, self._surroundings())) + b"\n\n"
+        if with_capacity:
+            page = orjson.dumps(capacity_json(view, self._scaling()))
+            event = b"event: capacity\ndata: " + page + b"\n\n" + event
+        return event
 
     async def capacity(self, request: web.BaseRequest) -> web.StreamResponse:
         """What each pool can carry, what is asked of it, and what would be enough."""

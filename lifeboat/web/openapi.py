@@ -26,8 +26,8 @@ class Operation:
     """One row: a path, a method, and what comes back.
 
     schema: of a 200. body: of the request. also: other statuses with the schema of each, None for
-    an answer without a body. text: a 200 that is no JSON, by its content type. secured: takes the
-    admin token.
+    an answer without a body. text: a 200 that is no JSON, by its content type. query: parameters
+    with what each does. secured: takes the admin token.
     """
 
     path: str
@@ -37,6 +37,7 @@ class Operation:
     body: str = ""
     also: tuple[tuple[int, str | None], ...] = ()
     text: tuple[str, ...] = ()
+    query: tuple[tuple[str, str], ...] = ()
     secured: bool = False
     tags: tuple[str, ...] = field(default=("observe",))
 
@@ -51,6 +52,7 @@ OPERATIONS = (
         "get",
         "The live state as server-sent events: one a second, and on change",
         text=("text/event-stream",),
+        query=(("capacity", "present: an event `capacity` of the same moment before each state"),),
     ),
     Operation("/api/lb/history", "get", "The last 15 minutes", "History"),
     Operation("/api/lb/parked", "get", "The requests parked longest", "Parked"),
@@ -173,8 +175,10 @@ def _operation(row: Operation) -> Schema:
         "tags": list(row.tags),
         "responses": responses,
     }
-    if "{name}" in row.path:
-        operation["parameters"] = [_NAME]
+    parameters = [_NAME] if "{name}" in row.path else []
+    parameters += [_query(*one) for one in row.query]
+    if parameters:
+        operation["parameters"] = parameters
     if row.body:
         content = {"application/json": {"schema": ref(row.body)}}
         operation["requestBody"] = {"required": True, "content": content}
@@ -182,6 +186,11 @@ def _operation(row: Operation) -> Schema:
         # The empty one: a router without a token asks loopback for none.
         operation["security"] = [{"adminToken": []}, {}]
     return operation
+
+
+def _query(name: str, description: str) -> Schema:
+    schema = {"type": "string"}
+    return {"name": name, "in": "query", "description": description, "schema": schema}
 
 
 _STATUSES = {

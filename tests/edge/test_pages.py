@@ -81,6 +81,29 @@ async def test_the_state_streams_every_second_and_on_change(tmp_path: Path) -> N
                     pass
 
 
+async def test_the_capacity_comes_with_the_state_of_the_same_moment(tmp_path: Path) -> None:
+    async with HeldEngine() as engine:
+        yaml = backends_yaml(backend(engine.url, max_concurrency=2), queue={"enabled": True})
+        async with running_router(yaml, tmp_path) as running:
+            async with (
+                running.session.get(f"{running.url}/api/lb/state/stream?capacity") as stream,
+                asyncio.TaskGroup() as tasks,
+            ):
+                for _ in range(5):
+                    tasks.create_task(running.ask())
+                seen: set[float] = set()
+                while 5 not in seen:
+                    line = b""
+                    while line != b"event: capacity\n":
+                        line = await stream.content.readline()
+                        assert line, "the stream ended"
+                    capacity = (await next_state(stream))["pools"]["m"]
+                    pool = (await next_state(stream))["pools"]["m"]
+                    assert capacity["demand"] == pool["in_flight"] + pool["queue_depth"]
+                    seen.add(capacity["demand"])
+                engine.release_all()
+
+
 async def next_state(stream: aiohttp.ClientResponse) -> dict:
     async with asyncio.timeout(5):
         while True:

@@ -66,6 +66,11 @@ async def test_a_queue_is_seen_to_build_and_to_drain(scene: Scene, browser: Brow
         assert await seen.find("#parked tbody tr").count() == 4
         assert "SECRET-CONTENT" not in await seen.find("body").inner_text()
         assert await seen.page.title() == "(4 parked) Lifeboat"
+        # The history takes a sample now and then: they wait until it has one of them.
+        await seen.page.wait_for_function(
+            "() => [...document.querySelectorAll('svg[role=img]')].some("
+            "(one) => one.getAttribute('aria-label').includes('at most 4'))"
+        )
         for left in (3, 2, 1, 0):
             scene.engines[0].release()
             await seen.shows(POOL, f"{left} / {CEILING}")
@@ -74,10 +79,6 @@ async def test_a_queue_is_seen_to_build_and_to_drain(scene: Scene, browser: Brow
         await seen.shows("#parked-words", "Nothing is parked")
         assert await seen.page.title() == "Lifeboat"
         drawn = seen.page.get_by_role("img", name="Parked: now")
-        await seen.page.wait_for_function(
-            "() => [...document.querySelectorAll('svg[role=img]')].some("
-            "(one) => one.getAttribute('aria-label').includes('at most 4'))"
-        )
         assert "at most 4" in (await drawn.get_attribute("aria-label") or "")
 
 
@@ -123,6 +124,33 @@ async def test_a_pool_says_whether_its_capacity_suffices(scene: Scene, browser: 
         await seen.shows(
             POOL, f"{report['backends']} in service, {report['desired_backends']} wanted"
         )
+
+
+async def test_demand_is_of_the_same_moment_as_what_runs_and_waits(
+    scene: Scene, browser: Browser
+) -> None:
+    """A card that shows five requests beside a demand of two is wrong in one of them."""
+    async with watching(browser, scene.url) as seen:
+        await seen.page.evaluate(CARDS_LOG)
+        await full(scene, 3)
+        await seen.shows(POOL, "Demand 5.0 slots")
+        scene.engines[0].release_all()
+        await seen.shows(POOL, "Demand 0.0 slots")
+        cards: list[list[int]] = await seen.page.evaluate("window.cards")
+        assert {demand for _, _, demand in cards} >= {0, 5}
+        assert all(running + waiting == demand for running, waiting, demand in cards)
+
+
+CARDS_LOG = """
+window.cards = [];
+new MutationObserver(() => {
+    const [running, waiting] = [...document.querySelectorAll("#pools .figure")].map(
+        (figure) => parseInt(figure.textContent));
+    const demand = document.querySelector("#pools .verdict").textContent.match(/Demand ([0-9.]+)/);
+    window.cards.push([running, waiting, Number(demand[1])]);
+}).observe(document.getElementById("pools"), {childList: true, subtree: true, characterData: true});
+"""
+"""Notes what the first card says whenever it has changed."""
 
 
 async def test_a_chart_tells_the_figure_under_the_pointer_and_the_table_the_same(
@@ -224,6 +252,7 @@ window.EventSource = class {
         this.real.onerror = (event) => this.onerror(event);
         last = this;
     }
+    addEventListener(kind, heard) { this.real.addEventListener(kind, heard); }
     close() { this.real.close(); }
 };
 window.tell = (state) => last.onmessage({data: JSON.stringify(state)});

@@ -9,7 +9,7 @@ import { refreshHistory, showPoolChoice, startHistory } from "./history.js";
 import { startMode } from "./mode.js";
 import { showOverview } from "./overview.js";
 import { announceParked, refreshParked } from "./parked.js";
-import { refreshCapacity, showPools } from "./pools.js";
+import { showPools } from "./pools.js";
 import { refreshRejections, showRejections, startRejections } from "./rejections.js";
 import { followState } from "./stream.js";
 
@@ -19,6 +19,7 @@ const STALE_MS = 3000; // A state comes every second: one that is older is no lo
 const REST = 4; // Drawing a thousand pools takes a while: four times as long is left to the reader.
 
 let latest = null;
+let capacity = null;
 let toldAt = 0;
 let drawing = false;
 let restMs = 0;
@@ -49,7 +50,6 @@ function paced(read) {
 }
 
 const parked = paced(refreshParked);
-const capacity = paced(refreshCapacity);
 const rejections = paced(refreshRejections);
 let anyParked = true;
 let rejectionsAreOld = true;
@@ -60,8 +60,7 @@ function draw() {
   document.body.dataset.known = "yes";
   showOverview(latest);
   showMode(latest);
-  showPools(latest);
-  capacity().then((done) => done && showPools(latest));
+  showPools(latest, capacity);
   showBackends(latest);
   showPoolChoice(latest);
   suggestBody(latest);
@@ -80,8 +79,9 @@ function draw() {
   restMs = (performance.now() - startedAt) * REST;
 }
 
-function onState(state) {
+function onState(state, capacityThen) {
   latest = state;
+  capacity = capacityThen;
   toldAt = performance.now();
   showAge();
   // Events may come faster than a screen is drawn: the newest is enough.

@@ -1,11 +1,8 @@
 // One card a pool: what runs, what waits, how long, and how fast it drains.
 
-import { get } from "./api.js";
 import { byId, el, facts, follow, meter, setText } from "./dom.js";
 import { count, duration, limit, rate, sum } from "./format.js";
 import { VERDICTS, wordsFor } from "./words.js";
-
-let reports = {};
 
 function inFlight(pool) {
   const bound = pool.effective_concurrency;
@@ -57,7 +54,7 @@ function card(name) {
   );
   return {
     node,
-    update(pool) {
+    update([pool, report]) {
       running.update(inFlight(pool));
       parked.update(queue(pool));
       figures.update([
@@ -70,7 +67,6 @@ function card(name) {
         ["Sent", count(pool.dispatched)],
         ["Refused", count(sum(Object.values(pool.rejected)))],
       ]);
-      const report = Object.hasOwn(reports, name) ? reports[name] : null;
       setText(verdict, report ? wordsFor(VERDICTS, report.verdict) : "");
       setText(advice, report ? wantedWords(report) : "");
       setText(members, pool.backends.join(", ") || "none");
@@ -78,14 +74,12 @@ function card(name) {
   };
 }
 
-/** Read the capacity of the pools again, to be shown with a state. */
-export async function refreshCapacity() {
-  reports = (await get("api/lb/capacity")).pools;
-}
-
-/** Show the pools of a state. */
-export function showPools(state) {
-  const entries = Object.entries(state.pools);
+/** Show the pools of a state, with what the capacity of the same moment says of each. */
+export function showPools(state, capacity) {
+  const entries = Object.entries(state.pools).map(([name, pool]) => [
+    name,
+    [pool, Object.hasOwn(capacity.pools, name) ? capacity.pools[name] : null],
+  ]);
   byId("no-pools").hidden = entries.length > 0;
   follow(byId("pools"), entries, card);
 }

@@ -4,12 +4,14 @@
 import { CallError, get } from "./api.js";
 
 const PATH = "api/lb/state";
+const CAPACITY_PATH = "api/lb/capacity";
 const SILENCE_MS = 5000; // An event comes every second: this long without one is a dead stream.
 const RETRY_MS = 1000;
 const RETRY_MOST_MS = 5000;
 
 /**
- * Follow the state. onState(state), onConnection(kind): connecting, live, draining or gone.
+ * Follow the state. onState(state, capacity): both of one moment, where they come by the stream.
+ * onConnection(kind): connecting, live, draining or gone.
  * Returns what reads the state at once, in between.
  */
 export function followState(onState, onConnection) {
@@ -20,21 +22,27 @@ export function followState(onState, onConnection) {
   let newest = -Infinity; // The uptime of the state that is shown.
   let life = 0; // Another one begins where the router may have been restarted.
 
-  function take(state) {
+  function take(state, capacity) {
     heardAt = performance.now();
     pause = RETRY_MS;
     onConnection(state.draining ? "draining" : "live");
     // What was read in between has overtaken events that were on their way.
     if (state.uptime_sec < newest) return;
     newest = state.uptime_sec;
-    onState(state);
+    onState(state, capacity);
+  }
+
+  async function read() {
+    return Promise.all([get(PATH), get(CAPACITY_PATH)]);
   }
 
   function open() {
     close();
     heardAt = performance.now();
-    source = new EventSource(`${PATH}/stream`);
-    source.onmessage = (event) => take(JSON.parse(event.data));
+    source = new EventSource(`${PATH}/stream?capacity`);
+    let capacity = { pools: {} };
+    source.addEventListener("capacity", (event) => (capacity = JSON.parse(event.data)));
+    source.onmessage = (event) => take(JSON.parse(event.data), capacity);
     source.onerror = ask;
     timer = setInterval(() => performance.now() - heardAt > SILENCE_MS && ask(), RETRY_MS);
   }
@@ -51,12 +59,12 @@ export function followState(onState, onConnection) {
     close();
     let again;
     try {
-      const state = await get(PATH);
+      const [state, capacity] = await read();
       if (document.hidden) return;
       // It may be another router by now, younger than the last one was.
       newest = -Infinity;
       life += 1;
-      take(state);
+      take(state, capacity);
       if (!state.draining) return open();
       again = RETRY_MS;
     } catch {
@@ -74,8 +82,8 @@ export function followState(onState, onConnection) {
   return async function readNow() {
     const mine = life;
     try {
-      const state = await get(PATH);
-      if (mine === life) take(state);
+      const [state, capacity] = await read();
+      if (mine === life) take(state, capacity);
     } catch (error) {
       // The stream notices a router that is gone, and says so.
       if (!(error instanceof CallError)) throw error;
