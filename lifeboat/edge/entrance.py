@@ -22,10 +22,19 @@ LAST_LOOKS = 20
 
 @dataclass(frozen=True, slots=True)
 class EntranceRules:
-    """head_timeout_s: for a request head. keepalive_s: an idle connection."""
+    """head_timeout_s: for a request head. keepalive_s: an idle connection.
+
+    write_timeout_s: longest time in which a client takes no byte of an answer.
+    """
 
     head_timeout_s: float
     keepalive_s: float
+    write_timeout_s: float
+
+    @property
+    def lane(self) -> LaneRules:
+        """The same for the fast lane."""
+        return LaneRules(self.head_timeout_s, self.keepalive_s, self.write_timeout_s)
 
 
 class Entrance:
@@ -64,8 +73,7 @@ class Entrance:
         factory: ProtocolFactory = runner.server
         if lane_tasks is not None:
             handler = cast("Handler", switchboard.serve)
-            lane_rules = LaneRules(rules.head_timeout_s, rules.keepalive_s)
-            lane = Lane(handler, on_lane, runner.server, lane_tasks, lane_rules)
+            lane = Lane(handler, on_lane, runner.server, lane_tasks, rules.lane)
             self._lanes.append(lane)
             factory = lane
         listener = Listener(factory)
@@ -84,7 +92,7 @@ class Entrance:
         for runner in self._runners:
             runner.retune(rules.head_timeout_s, rules.keepalive_s)
         for lane in self._lanes:
-            lane.rules = LaneRules(rules.head_timeout_s, rules.keepalive_s)
+            lane.rules = rules.lane
 
     async def close(self) -> None:
         """Stop listening, answer whoever had got through by then, and end every connection."""

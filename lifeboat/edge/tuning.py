@@ -34,7 +34,11 @@ def dispatch_rules(settings: Settings) -> DispatchRules:
 
 def entrance_rules(settings: Settings) -> EntranceRules:
     """Return the timeouts of client connections."""
-    return EntranceRules(settings.client_head_timeout_s, settings.client_keepalive_s)
+    return EntranceRules(
+        settings.client_head_timeout_s,
+        settings.client_keepalive_s,
+        settings.client_write_timeout_s,
+    )
 
 
 def proxy_rules(settings: Settings) -> ProxyRules:

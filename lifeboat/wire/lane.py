@@ -8,8 +8,11 @@ it does not fully understand, and never refuses a head itself.
 
 Invariants, held by tests/wire/test_lane.py and by the conformance tests on both lanes:
 - What is handed over has not been touched: aiohttp sees the connection's bytes from the head on.
-- One request at a time; bytes beyond it wait in at most READ_AHEAD_BYTES, then reading pauses.
-- A client that leaves cancels the task that serves it, in every phase.
+- One request at a time; bytes beyond it wait in at most READ_AHEAD_BYTES and one read, then reading
+  pauses. A client that takes none of its answers is asked for no more requests.
+- A client that leaves cancels the task that serves it, in every phase; a task that is cancelled
+  leaves no connection behind.
+- A connection that is closed is gone once the client took what waits, or takes nothing any more.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from aiohttp.helpers import rfc822_formatted_time
 from lifeboat.wire.downstream import Relayed, has_unread_bytes
 from lifeboat.wire.lane_head import HeadReader, may_begin
 from lifeboat.wire.lane_request import LaneRequest, LaneWriter
+from lifeboat.wire.stall import StallWatch, close_in_time
 
 _log = logging.getLogger("lifeboat.wire")
 
@@ -47,11 +51,13 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class LaneRules:
     """head_timeout_s: for the first head, and for a later one from its first byte on.
 
-    keepalive_s: idle between requests.
+    keepalive_s: idle between requests. write_timeout_s: longest time in which the client takes no
+    byte of an answer that waits for it.
     """
 
     head_timeout_s: float
     keepalive_s: float
+    write_timeout_s: float
 
 
 class Lane:
@@ -226,36 +232,46 @@ class LaneConnection(asyncio.Protocol):
         protocol = self._lane.fallback()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
+        data, self._buffer = self._buffer, b""
         self.resume_reading()
-        protocol.data_received(self._buffer)
-        self._buffer = b""
+        protocol.data_received(data)
 
     # -- serving --------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
         """Serve one request after the other until the connection ends or is handed over."""
-        while True:
-            request = self._request
-            if request is None:
-                self._next = self.loop.create_future()
-                await self._next
-                continue
-            try:
+        try:
+            while True:
+                request = self._request
+                if request is None:
+                    self._next = self.loop.create_future()
+                    await self._next
+                    continue
                 response = await self._lane.handler(cast("web.BaseRequest", request))
-            except Exception:
-                # The proxy answers its own faults; this is one of a page of ours.
-                _log.exception("a request on the fast lane failed")
-                self._lane.connections.discard(self)
-                if self.transport is not None:
-                    self.transport.abort()
-                return
-            if not self._finish(request, response):
-                if self._request is request:  # else the connection is aiohttp's now
+                goes_on = self._answer(request, response)
+                if self.writing_paused:
+                    await self._caught_up()
+                if not goes_on:
                     await self._part(request)
-                return
+                    return
+                if not self._go_on():
+                    return
+        except asyncio.CancelledError:
+            # Of a client that left while it was not read from, the transport knows nothing.
+            self._drop()
+            raise
+        except Exception:
+            # The proxy answers its own faults; this is one of a page of ours.
+            _log.exception("a request on the fast lane failed")
+            self._drop()
 
-    def _finish(self, request: LaneRequest, response: web.StreamResponse) -> bool:
-        """Write what is left to write; return whether the connection goes on."""
+    def _drop(self) -> None:
+        """Abort the connection, if it is still the lane's."""
+        if self.task is not None and self.transport is not None:
+            self.transport.abort()
+
+    def _answer(self, request: LaneRequest, response: web.StreamResponse) -> bool:
+        """Write what is left to write; return whether the connection may go on."""
         transport = self.transport
         if transport is None or self._is_closing:
             return False
@@ -263,15 +279,27 @@ class LaneConnection(asyncio.Protocol):
         goes_on = response.keep_alive is not False and not request.content.left
         if not isinstance(response, Relayed):
             transport.write(rendered(cast("web.Response", response), goes_on=goes_on))
-        if not goes_on:
+        return goes_on
+
+    async def _caught_up(self) -> None:
+        """Wait until the client has taken enough of the answers, or is cut off."""
+        with (
+            suppress(ConnectionError),
+            StallWatch(self.transport, self._lane.rules.write_timeout_s),
+        ):
+            await self.writable()
+
+    def _go_on(self) -> bool:
+        """Turn to the next request; return whether the connection is the lane's still."""
+        if self._is_closing:
             return False
         self._request = None
         self._is_serving = False
         self._was_served = True
         self._since = self.loop.time()
-        self.resume_reading()
         if self._buffer:
             self._look_for_head(self._buffer)
+        self.resume_reading()
         return self.transport is not None and self.task is not None
 
     async def _part(self, request: LaneRequest) -> None:
@@ -281,8 +309,12 @@ class LaneConnection(asyncio.Protocol):
             async with asyncio.timeout(LINGER_S):
                 while not (content.at_eof() or self._is_closing):
                     await content.readany()
+        self._close()
+
+    def _close(self) -> None:
+        """Close the connection behind what waits to be sent."""
         if self.transport is not None:
-            self.transport.close()
+            close_in_time(self.transport, self._lane.rules.write_timeout_s)
 
     @property
     def _is_closing(self) -> bool:
@@ -309,21 +341,23 @@ class LaneConnection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take bytes again."""
+        """Take bytes again, unless many wait already."""
+        if len(self._buffer) > READ_AHEAD_BYTES:
+            return
         if self.reading_paused and self.transport is not None:
             self.reading_paused = False
             self.transport.resume_reading()
 
     def check(self, now: float) -> None:
         """Close the connection if its head, or its next request, takes too long."""
-        if self._is_serving or self.transport is None:
+        if self._is_serving or self._is_closing:
             return
         rules = self._lane.rules
         begun = bool(self._buffer) or not self._was_served
         if now - self._since <= (rules.head_timeout_s if begun else rules.keepalive_s):
             return
         if begun or not has_unread_bytes(self.transport):
-            self.transport.close()
+            self._close()
 
     def end(self) -> None:
         """Close the connection; what it still serves is cancelled by its loss."""
@@ -332,7 +366,7 @@ class LaneConnection(asyncio.Protocol):
         if self._is_serving:
             self.transport.abort()
         else:
-            self.transport.close()
+            self._close()
 
 
 def rendered(response: web.Response, *, goes_on: bool) -> bytes:

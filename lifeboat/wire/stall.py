@@ -2,7 +2,7 @@
 
 A slow client is welcome, a stuck one is not: progress is any byte that left our buffer or was
 acknowledged by the client's kernel, so that a client which reads a little now and then is never
-cut, whatever the size of the kernel's buffers. Held by tests/wire/test_relay.py.
+cut, whatever the size of the kernel's buffers. Held by tests/wire/test_relay.py and test_stall.py.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ class StallWatch:
         self._unsent = (0, 0)
 
     def __enter__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Watch until the block ends, or until nothing waits on a transport that closes."""
         self._since = self._loop.time()
         self._unsent = self._measure()
         self._arm()
@@ -55,7 +59,8 @@ class StallWatch:
         self._timer = self._loop.call_later(self._timeout_s / CHECKS_PER_TIMEOUT, self._check)
 
     def _check(self) -> None:
-        if self._transport is None or self._transport.is_closing():
+        transport = self._transport
+        if transport is None or (transport.is_closing() and not transport.get_write_buffer_size()):
             return
         unsent = self._measure()
         now = self._loop.time()
@@ -63,7 +68,7 @@ class StallWatch:
             self._unsent, self._since = unsent, now
         elif now - self._since >= self._timeout_s:
             self.fired = True
-            self._transport.abort()
+            transport.abort()
             return
         self._arm()
 
@@ -72,6 +77,13 @@ class StallWatch:
         if self._transport is None:
             return 0, 0
         return self._transport.get_write_buffer_size(), _kernel_unsent(self._transport)
+
+
+def close_in_time(transport: asyncio.Transport, timeout_s: float) -> None:
+    """Close a transport behind what waits to be sent; at once if nothing of it is taken so long."""
+    transport.close()
+    if transport.get_write_buffer_size():
+        StallWatch(transport, timeout_s).begin()
 
 
 def _kernel_unsent(transport: asyncio.Transport) -> int:

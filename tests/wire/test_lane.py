@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lifeboat.edge.server import JsonRunner
-from lifeboat.wire.lane import MAX_HEAD_BYTES, Lane, LaneRules
+from lifeboat.wire.lane import MAX_HEAD_BYTES, READ_AHEAD_BYTES, Lane, LaneRules
 from lifeboat.wire.lane_head import MOST_HEADS, HeadReader, may_begin, parse_head
-from tests.peers import RawClient
+from tests.peers import RawClient, until
 
 POST = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n"
 
@@ -161,6 +161,7 @@ class Served:
         body = b""
         while not request.content.at_eof():
             body += await request.content.readany()
+        await asyncio.sleep(0)
         if request.raw_path == "/slow":
             try:
                 await self.release.wait()
@@ -181,7 +182,7 @@ async def served():
     runner = JsonRunner(app)
     await runner.setup()
     async with asyncio.TaskGroup() as tasks:
-        rules = LaneRules(head_timeout_s=0.2, keepalive_s=0.4)
+        rules = LaneRules(head_timeout_s=0.2, keepalive_s=0.4, write_timeout_s=0.4)
         wanted = lambda method, path: path in ("/x", "/slow")  # noqa: E731
         lane = Lane(state.on_lane, wanted, runner.server, tasks, rules)
         server = await asyncio.get_running_loop().create_server(lane, "127.0.0.1", 0)
@@ -311,3 +312,62 @@ async def test_reading_pauses_behind_a_request_that_is_served(served) -> None:
     assert await read_answer(client) == b"lane:"
     for _ in range(5000):
         assert await read_answer(client) == b"lane:ab"
+
+
+ONE_READ_BYTES = 256 * 1024
+"""As much as either loop reads at once."""
+
+
+async def test_what_is_pipelined_waits_in_bounds_while_it_is_answered(served) -> None:
+    """Each answer lets the lane read on: that must not be more than the answer made room for."""
+    client = await connected(served)
+    requests = 15_000
+    sending = asyncio.create_task(client.send((POST + b"ab") * requests))
+    most = 0
+    for number in range(requests):
+        assert await read_answer(client) == b"lane:ab"
+        if number % 100 == 0:
+            (connection,) = served.lane.connections
+            most = max(most, len(connection._buffer))
+    await sending
+    assert most <= READ_AHEAD_BYTES + ONE_READ_BYTES
+
+
+async def test_a_client_that_takes_no_answers_is_asked_for_no_more_and_then_cut_off(
+    served,
+) -> None:
+    client = await RawClient.connect(served.port, receive_buffer=4096)
+    served.clients.append(client)
+    client.reader._transport.pause_reading()
+    await until(lambda: len(served.lane.connections) == 1)
+    (connection,) = served.lane.connections
+    transport = connection.transport
+    size = 20_000
+    ask = head(b"Host: h", b"Content-Length: %d" % size) + b"a" * size
+    sending = asyncio.create_task(client.send(ask * 2000))
+    most = 0
+
+    def cut_off() -> bool:
+        nonlocal most
+        most = max(most, transport.get_write_buffer_size())
+        return not served.lane.connections
+
+    await until(cut_off)
+    assert 0 < most < 10 * size
+    await asyncio.wait([sending], timeout=5)
+    assert sending.done()
+    sending.exception()
+
+
+async def test_a_task_cancelled_for_a_client_that_left_unseen_leaves_no_connection(served) -> None:
+    """Behind many pipelined bytes nobody reads, and nobody would ever hear of the client's end."""
+    client = await connected(served)
+    await client.send(head(b"Host: h", b"Content-Length: 0", first=b"POST /slow HTTP/1.1"))
+    await client.send((POST + b"ab") * 5000)
+    await until(lambda: bool(served.lane.connections))
+    (connection,) = served.lane.connections
+    await until(lambda: connection.reading_paused)
+    client.reset()
+    connection.task.cancel()
+    await until(lambda: not served.lane.connections)
+    assert connection.transport is None
