@@ -325,10 +325,10 @@ async def soon(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def leaving(port: int) -> socket.socket:
+def leaving(port: int, name: str) -> socket.socket:
     """Connect a client that no loop knows, ask by it, and return it: it leaves when it is told."""
     leaver = socket.create_connection(("127.0.0.1", port))
-    body = chat("leaver")
+    body = chat(name)
     head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
     leaver.sendall(head % (CHAT.encode(), len(body)) + body)
     leaver.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
@@ -369,13 +369,14 @@ async def test_bug_028_a_slot_granted_to_a_client_that_left_goes_to_the_next(
             for turn in range(RACES):
                 await holder.post(CHAT, chat("holder"))
                 await soon(lambda turn=turn: len(holding) == turn + 1)
-                leaver = leaving(stage.running.port)
+                at_once = bool(turn % 5)
+                leaver = leaving(stage.running.port, "at once" if at_once else "leaver")
                 await soon(lambda: view().parked == 1)
                 await third.post(CHAT, chat("third"))
                 await soon(lambda: view().parked == 2)
                 moves: list[Callable[[], object]] = [leaver.close, answer_holder]
                 chance.shuffle(moves)
-                if turn % 5:
+                if at_once:
                     # Within one look for bytes: the next one finds both.
                     def both(moves: list[Callable[[], object]] = moves) -> None:
                         loop.remove_reader(wake)
@@ -396,8 +397,43 @@ async def test_bug_028_a_slot_granted_to_a_client_that_left_goes_to_the_next(
             metrics = await stage.running.metrics()
     assert state["inflight"] == {"a": 0}
     assert metrics['lifeboat_lb_inflight{backend="a"}'] == 0
+    assert not [received for received in stage.asked if b"at once" in received.body], (
+        "the kernel knew before the slot was granted that nobody was left"
+    )
     served = sum(b"leaver" in received.body for received in stage.asked)
     assert 0 < served < RACES, "the race was always won by the same side"
+
+
+@LEAVES
+async def test_bug_028_a_slot_is_not_used_for_one_whose_leaving_only_the_kernel_knows(
+    lane: Lane, leave: Leave
+) -> None:
+    """What the client sent behind its request lies unread: nobody reads its end behind that."""
+    may_end = asyncio.Event()
+
+    async def script(peer: Peer, asked: Received) -> None:
+        await may_end.wait()
+        await says_hello(peer, asked)
+
+    async with lane.facing(script, environ=QUEUE, max_concurrency=1) as stage:
+        running = stage.running
+        busy = asyncio.create_task(running.ask(body=chat("busy")))
+        await stage.asked_for(1)
+        client = await stage.client()
+        await client.post(CHAT, chat("gone"))
+        await running.until(lambda state: state["queue_total_waiters"] == 1)
+        # More than the router reads while it answers nothing, less than the kernel holds.
+        await client.post(CHAT, chat("behind" * 20_000))
+        await until(lambda: client.writer.transport.get_write_buffer_size() == 0)
+        leave(client)
+        # Two steps: the client's end is closed, and no sweep has come between.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        may_end.set()
+        assert (await busy).status == 200
+        assert (await running.ask(body=chat("next"))).status == 200
+        await running.settle()
+    assert [received for received in stage.asked if b"gone" in received.body] == []
 
 
 @pytest.mark.parametrize("streamed", [True, False])

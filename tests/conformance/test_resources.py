@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import re
 import socket
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -136,17 +139,17 @@ async def test_bug_225_a_long_silence_before_the_first_byte_is_no_read_gap(lane:
     """Prefill has a limit of its own, apart from the silence within an answer and of clients."""
 
     async def thinks(peer: Peer, asked: Received) -> None:
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(1.5)
         await peer.send(answer(COMPLETION))
 
     environ = {
-        "LIFEBOAT_UPSTREAM_FIRST_BYTE_TIMEOUT_SEC": "5",
-        "LIFEBOAT_UPSTREAM_IDLE_TIMEOUT_SEC": "0.2",
-        "LIFEBOAT_UPSTREAM_CONNECT_TIMEOUT_SEC": "0.2",
-        "LIFEBOAT_CLIENT_HEAD_TIMEOUT_SEC": "0.3",
-        "LIFEBOAT_CLIENT_BODY_TIMEOUT_SEC": "0.2",
-        "LIFEBOAT_CLIENT_WRITE_TIMEOUT_SEC": "0.2",
-        "LIFEBOAT_CLIENT_KEEPALIVE_SEC": "0.3",
+        "LIFEBOAT_UPSTREAM_FIRST_BYTE_TIMEOUT_SEC": "30",
+        "LIFEBOAT_UPSTREAM_IDLE_TIMEOUT_SEC": "0.5",
+        "LIFEBOAT_UPSTREAM_CONNECT_TIMEOUT_SEC": "0.5",
+        "LIFEBOAT_CLIENT_HEAD_TIMEOUT_SEC": "0.5",
+        "LIFEBOAT_CLIENT_BODY_TIMEOUT_SEC": "0.5",
+        "LIFEBOAT_CLIENT_WRITE_TIMEOUT_SEC": "0.5",
+        "LIFEBOAT_CLIENT_KEEPALIVE_SEC": "0.5",
     }
     async with lane.facing(thinks, environ=environ) as stage:
         # On a fresh connection, and on one that has served before.
@@ -156,9 +159,9 @@ async def test_bug_225_a_long_silence_before_the_first_byte_is_no_read_gap(lane:
             assert (await client.reply()).status == 200
     short = {"LIFEBOAT_UPSTREAM_FIRST_BYTE_TIMEOUT_SEC": "0.3"}
     async with lane.facing(thinks, environ=short) as stage:
+        # Refused, so before the backend was through.
         refused = await stage.running.ask()
         assert (refused.status, refused.error["code"]) == (504, "backend_timeout")
-        assert refused.took_s < 0.9
         await stage.running.settle()
 
 
@@ -192,12 +195,13 @@ async def test_bug_234_a_backend_that_takes_no_connection_costs_seconds_and_no_r
                     assert answered.status == 200
                     assert answered.headers["X-Lifeboat-Backend"] == "a"
                     slowest = max(slowest, answered.took_s)
-                # At least one went there first, and it cost the connect timeout, not more.
-                assert 0.25 < slowest < 1.5
+                # At least one went there first, and it cost the connect timeout, not more: not
+                # the 5 s of the default, and not the minutes of the kernel.
+                assert 0.25 < slowest < 4.5
         async with lane.router(hole, environ=environ) as running:
             refused = await running.ask()
             assert (refused.status, refused.error["code"]) == (502, "backend_unreachable")
-            assert refused.took_s < 1.5
+            assert refused.took_s < 4.5
 
 
 async def test_bug_234_a_backend_that_accepts_and_reads_nothing_has_the_other_limit(
@@ -246,25 +250,27 @@ async def test_bug_231_a_head_that_does_not_come_is_not_waited_for(
     async with lane.facing(says_hello, environ=SLOW) as stage:
         client = await stage.client()
         await client.send(start)
-        assert b"200 OK" not in await ends(client, 2.0)
+        assert b"200 OK" not in await ends(client, 10.0)
 
 
 async def test_bug_231_dripping_bytes_buys_no_time(lane: Lane) -> None:
     async with lane.facing(says_hello, environ=SLOW) as stage:
         client = await stage.client()
-        loop = asyncio.get_running_loop()
-        began_at = loop.time()
         head = b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: " + b"a" * 500
+        dripped = 0
 
         async def drip() -> None:
+            nonlocal dripped
             with contextlib.suppress(ConnectionError):
                 for at in range(len(head)):
                     await client.send(head[at : at + 1])
+                    dripped = at
                     await asyncio.sleep(0.02)
 
         dripping = asyncio.create_task(drip())
-        await ends(client, 3.0)
-        assert loop.time() - began_at < 2.0
+        await ends(client, 20.0)
+        # In 0.4 s some twenty of them get through, and in the second until somebody looks fifty.
+        assert dripped < len(head) / 2
         dripping.cancel()
 
 
@@ -274,18 +280,19 @@ async def test_bug_231_a_later_head_on_a_kept_connection_is_bounded_too(lane: La
         await client.post(CHAT, chat())
         assert (await client.reply()).status == 200
         await client.send(b"GET /health HTTP/1.1\r\nHo")
-        loop = asyncio.get_running_loop()
-        began_at = loop.time()
+        dripped = 0
 
         async def drip() -> None:
+            nonlocal dripped
             with contextlib.suppress(ConnectionError):
                 while True:
                     await asyncio.sleep(0.05)
                     await client.send(b"o")
+                    dripped += 1
 
         dripping = asyncio.create_task(drip())
-        await ends(client, 4.0)
-        assert loop.time() - began_at < 2.5
+        await ends(client, 20.0)
+        assert dripped < 100
         dripping.cancel()
 
 
@@ -326,38 +333,112 @@ async def test_bug_226_a_client_that_reads_nothing_stops_the_backend_not_the_rou
             await until(lambda: engine.running == 0)
 
 
+@pytest.mark.parametrize("kind", ["openai", "vllm"])
+async def test_bug_226_a_client_that_takes_nothing_for_too_long_frees_slot_and_backend(
+    lane: Lane, kind: str
+) -> None:
+    flooding: list[Peer] = []
+
+    async def floods(peer: Peer, asked: Received) -> None:
+        flooding.append(peer)
+        await peer.send(SSE_HEAD)
+        while True:
+            await peer.chunk(b"data: " + b"x" * 65536 + b"\n\n")
+
+    environ = {"LIFEBOAT_CLIENT_WRITE_TIMEOUT_SEC": "0.3"}
+    async with lane.facing(floods, environ=environ, kind=kind, max_concurrency=1) as stage:
+        client = await stage.client(receive_buffer=4096)
+        await client.post(CHAT, chat(stream=True))
+        client.writer.transport.pause_reading()
+        await until(lambda: bool(flooding))
+        await until(flooding[0].gone.is_set)
+        state = await stage.running.settle()
+        assert state["backends"]["a"]["failed"] == 0
+        stage.engine.answering(says_hello)
+        assert (await stage.running.ask()).status == 200
+        metrics = await stage.running.metrics()
+    assert metrics['lifeboat_lb_client_disconnects_total{stage="streaming"}'] == 1
+
+
+OF_MANY = re.compile(r"n[0-9a-f]+-of-many")
+
+
+async def ask_by_name(port: int, numbers: range) -> None:
+    """Send requests that each bring a name of their own: a model, a path, a query, an id."""
+    client = await RawClient.connect(port)
+    for number in numbers:
+        name = f"n{number:x}-of-many"
+        marked = [b"X-%b: 1" % name.encode(), b"X-Request-ID: " + name.encode()]
+        match number % 4:
+            case 0:
+                await client.post(CHAT, chat(model=name))
+            case 1:
+                await client.post(f"/v1/unknown/{name}", b"")
+            case 2:
+                await client.post(f"{CHAT}?trace={name}", chat(user=name), *marked)
+            case _:
+                get = b"GET /v1/videos/%b HTTP/1.1\r\nHost: x\r\nCookie: c=%b\r\n\r\n"
+                await client.send(get % (name.encode(), name.encode()))
+        await client.reply()
+    client.close()
+
+
+def names_in(held: object) -> set[str]:
+    """Return the marked names in a value, and in what it alone refers to."""
+    if isinstance(held, bytes):
+        held = held.decode("latin-1")
+    if isinstance(held, str):
+        return set(OF_MANY.findall(held)) if "-of-many" in held else set()
+    if gc.is_tracked(held) or isinstance(held, int | float | type | None):
+        return set()
+    # A tuple or a dict of strings alone is not among the objects that are gone through.
+    return set().union(*map(names_in, referents(held)))
+
+
+def referents(one: object) -> list[object]:
+    """Return what an object refers to; of keys that are all strings, gc tells nothing."""
+    keys = list(cast("dict[object, object]", one)) if isinstance(one, dict) else []
+    return [*keys, *gc.get_referents(one)]
+
+
+def kept_names() -> Counter[int]:
+    """Return how many names this process still knows, by the kind of request they came in."""
+    gc.collect()
+    held = [names_in(inner) for one in gc.get_objects() for inner in referents(one)]
+    return Counter(int(name[1:].partition("-")[0], 16) % 4 for name in set().union(*held))
+
+
+async def test_bug_232_no_object_holds_what_only_a_client_has_named(lane: Lane) -> None:
+    async def forgets(peer: Peer, asked: Received) -> None:
+        await says_hello(peer, asked)
+        stage.engine.requests.clear()
+        stage.engine.asked.clear()
+
+    async with lane.facing(forgets) as stage:
+        first = 1 << 20
+        # Twice as many of each kind as the largest cache on the way (yarl's) has entries in all.
+        parts = [range(first + part * 250, first + part * 250 + 250) for part in range(8)]
+        await asyncio.gather(*(ask_by_name(stage.running.port, part) for part in parts))
+        kept = kept_names()
+    assert max(kept.values(), default=0) < 250, kept
+
+
 async def test_bug_232_paths_models_and_ids_leave_nothing_behind(
     lane: Lane, tmp_path: Path
 ) -> None:
     async with Engine(says_hello) as engine:
         async with process(lane, tmp_path, backend(engine.url)) as router:
 
-            async def ask(first: int, count: int) -> None:
-                client = await RawClient.connect(router.port)
-                for number in range(first, first + count):
-                    name = f"{number:x}-of-many"
-                    match number % 4:
-                        case 0:
-                            await client.post(CHAT, chat(model=name))
-                        case 1:
-                            await client.post(f"/v1/unknown/{name}", b"")
-                        case 2:
-                            await client.post(f"{CHAT}?trace={name}", chat(user=name))
-                        case _:
-                            get = b"GET /v1/videos/%b HTTP/1.1\r\nHost: x\r\nCookie: c=%b\r\n\r\n"
-                            await client.send(get % (name.encode(), name.encode()))
-                    await client.reply()
-                client.close()
-
             async def many(first: int) -> int:
-                await asyncio.gather(*(ask(first + part * 200, 200) for part in range(8)))
+                parts = [range(first + part * 200, first + part * 200 + 200) for part in range(8)]
+                await asyncio.gather(*(ask_by_name(router.port, part) for part in parts))
                 return rss_bytes(router)
 
             await many(0)
             before = await many(10_000)
             after = await many(20_000)
             after = min(after, await many(30_000))
-            # Two batches of 1600 distinct names each; 300 bytes a name would show.
+            # A batch is 1600 requests: what costs more than 600 bytes each would show.
             assert after - before < 1_000_000
 
 
