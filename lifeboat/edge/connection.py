@@ -23,6 +23,7 @@ from lifeboat.edge.faults import BodyError
 from lifeboat.edge.headers import request_id_of
 from lifeboat.edge.refuse import error_response
 from lifeboat.wire.downstream import has_unread_bytes
+from lifeboat.wire.stall import StallWatch
 
 UNREAD_GRACE_S = 0.01
 """How soon a connection with unread bytes is looked at again: they are read before that."""
@@ -32,6 +33,10 @@ MOST_HEADS_A_READ = 16
 """More heads in one read are parsed together: a body full of blank lines must cost no more."""
 DEFAULT_HEAD_TIMEOUT_S = 30.0
 """LIFEBOAT_CLIENT_HEAD_TIMEOUT_SEC."""
+DEFAULT_WRITE_TIMEOUT_S = 60.0
+"""LIFEBOAT_CLIENT_WRITE_TIMEOUT_SEC."""
+WATCH_FACTOR = 1.5
+"""A relay watches for itself, and knows what follows: the connection's own watch comes after it."""
 
 
 class JsonRequestHandler(RequestHandler):
@@ -39,7 +44,8 @@ class JsonRequestHandler(RequestHandler):
 
     head_timeout_s: a connection that has not sent its first whole request head by then is closed.
     A later one must begin within keepalive_timeout of the end of the last answer, and has
-    head_timeout_s from its first byte.
+    head_timeout_s from its first byte. A client that takes no byte of what waits for it is cut off
+    somewhat after write_timeout_s, whatever is served to it, also while it is closed.
     Once the parser has given up, no byte is read any more.
     """
 
@@ -52,12 +58,21 @@ class JsonRequestHandler(RequestHandler):
         "_head_timer",
         "_is_answered",
         "_is_broken",
+        "_rest_watch",
+        "_write_timeout_s",
     )
 
     def __init__(
-        self, manager: web.Server, *, head_timeout_s: float = DEFAULT_HEAD_TIMEOUT_S, **kwargs: Any
+        self,
+        manager: web.Server,
+        *,
+        head_timeout_s: float = DEFAULT_HEAD_TIMEOUT_S,
+        write_timeout_s: float = DEFAULT_WRITE_TIMEOUT_S,
+        **kwargs: Any,
     ) -> None:
         super().__init__(manager, **kwargs)
+        self._write_timeout_s = write_timeout_s
+        self._rest_watch: StallWatch | None = None
         self._content: StreamReader = EMPTY_PAYLOAD
         self._is_answered = True
         self._is_broken = False
@@ -80,6 +95,21 @@ class JsonRequestHandler(RequestHandler):
             self._head_timer.cancel()
             self._head_timer = None
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client lags."""
+        super().pause_writing()
+        self._watch_rest()
+
+    def _watch_rest(self) -> None:
+        """Watch that the client takes what waits for it, until nothing does."""
+        transport, watch = self.transport, self._rest_watch
+        if transport is None or (watch is not None and watch.is_on):
+            return
+        if transport.get_write_buffer_size():
+            timeout_s = WATCH_FACTOR * self._write_timeout_s
+            self._rest_watch = StallWatch(transport, timeout_s, until_taken=True)
+            self._rest_watch.begin()
 
     def _time_head(self) -> None:
         """Start the clock of a head, in the place of an earlier one's."""
@@ -150,7 +180,9 @@ class JsonRequestHandler(RequestHandler):
         if request.method == "CONNECT" or (self._is_broken and not self._messages):
             resp.force_close()
         self._is_answered = True
-        return await super().finish_response(request, resp, start_time)
+        finished = await super().finish_response(request, resp, start_time)
+        self._watch_rest()
+        return finished
 
     def _process_keepalive(self) -> None:
         """Close an idle connection, but not one whose next request is under way."""

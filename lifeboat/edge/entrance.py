@@ -32,6 +32,15 @@ class EntranceRules:
     write_timeout_s: float
 
     @property
+    def server(self) -> dict[str, float]:
+        """The same for aiohttp's connections."""
+        return {
+            "head_timeout_s": self.head_timeout_s,
+            "keepalive_timeout": self.keepalive_s,
+            "write_timeout_s": self.write_timeout_s,
+        }
+
+    @property
     def lane(self) -> LaneRules:
         """The same for the fast lane."""
         return LaneRules(self.head_timeout_s, self.keepalive_s, self.write_timeout_s)
@@ -62,9 +71,8 @@ class Entrance:
         runner = JsonRunner(
             application(switchboard, self._new_id),
             listens_on=frozenset({host.lower()}),
-            head_timeout_s=rules.head_timeout_s,
-            keepalive_timeout=rules.keepalive_s,
             shutdown_timeout=LAST_READ_S * LAST_LOOKS,
+            **rules.server,
         )
         self._runners.append(runner)
         await runner.setup()
@@ -90,7 +98,7 @@ class Entrance:
         """Set the timeouts of connections that are accepted from now on."""
         self._rules = rules
         for runner in self._runners:
-            runner.retune(rules.head_timeout_s, rules.keepalive_s)
+            runner.retune(**rules.server)
         for lane in self._lanes:
             lane.rules = rules.lane
 

@@ -45,11 +45,9 @@ class _JsonServer(web.Server):
         super().__init__(handler, **kwargs)
         self._handler_args = handler_args
 
-    def retune(self, head_timeout_s: float, keepalive_timeout: float) -> None:
+    def retune(self, **timeouts: float) -> None:
         """Set the timeouts of connections that are accepted from now on."""
-        self._handler_args.update(
-            head_timeout_s=head_timeout_s, keepalive_timeout=keepalive_timeout
-        )
+        self._handler_args.update(timeouts)
 
     def __call__(self) -> RequestHandler:
         """Return the protocol of a new connection."""
@@ -61,7 +59,7 @@ class JsonRunner(web.AppRunner):
 
     listens_on: names it was told to listen on, which absolute request targets may name.
     Keyword arguments are those of web.AppRunner and JsonRequestHandler (`head_timeout_s`,
-    `keepalive_timeout`, `access_log`).
+    `write_timeout_s`, `keepalive_timeout`, `access_log`).
     """
 
     def __init__(
@@ -81,11 +79,11 @@ class JsonRunner(web.AppRunner):
         super().__init__(app, **(defaults | kwargs))
         self._listens_on = listens_on
 
-    def retune(self, head_timeout_s: float, keepalive_timeout: float) -> None:
-        """Set the timeouts of connections that are accepted from now on."""
-        self._kwargs.update(head_timeout_s=head_timeout_s, keepalive_timeout=keepalive_timeout)
+    def retune(self, **timeouts: float) -> None:
+        """Set the timeouts, named as at the start, of connections that are accepted from now on."""
+        self._kwargs.update(timeouts)
         if isinstance(self.server, _JsonServer):
-            self.server.retune(head_timeout_s, keepalive_timeout)
+            self.server.retune(**timeouts)
 
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()

@@ -22,13 +22,25 @@ class StallWatch:
     """While entered, aborts the transport once the client took nothing for timeout_s.
 
     A callback, not a cancelled wait: cancelling aiohttp's drain would poison its waiter for the
-    next one. fired: it did abort.
+    next one. fired: it did abort. until_taken: it ends by itself once nothing waits any more.
     """
 
-    __slots__ = ("_loop", "_since", "_timeout_s", "_timer", "_transport", "_unsent", "fired")
+    __slots__ = (
+        "_loop",
+        "_since",
+        "_timeout_s",
+        "_timer",
+        "_transport",
+        "_unsent",
+        "_until_taken",
+        "fired",
+    )
 
-    def __init__(self, transport: asyncio.Transport | None, timeout_s: float) -> None:
+    def __init__(
+        self, transport: asyncio.Transport | None, timeout_s: float, *, until_taken: bool = False
+    ) -> None:
         self.fired = False
+        self._until_taken = until_taken
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._timeout_s = timeout_s
@@ -40,7 +52,7 @@ class StallWatch:
         self.begin()
 
     def begin(self) -> None:
-        """Watch until the block ends, or until nothing waits on a transport that closes."""
+        """Watch without a block."""
         self._since = self._loop.time()
         self._unsent = self._measure()
         self._arm()
@@ -60,7 +72,8 @@ class StallWatch:
 
     def _check(self) -> None:
         transport = self._transport
-        if transport is None or (transport.is_closing() and not transport.get_write_buffer_size()):
+        if transport is None or not self._goes_on(transport):
+            self._timer = None
             return
         unsent = self._measure()
         now = self._loop.time()
@@ -68,9 +81,20 @@ class StallWatch:
             self._unsent, self._since = unsent, now
         elif now - self._since >= self._timeout_s:
             self.fired = True
+            self._timer = None
             transport.abort()
             return
         self._arm()
+
+    def _goes_on(self, transport: asyncio.Transport) -> bool:
+        if transport.get_write_buffer_size():
+            return True
+        return not (self._until_taken or transport.is_closing())
+
+    @property
+    def is_on(self) -> bool:
+        """It watches now."""
+        return self._timer is not None
 
     def _measure(self) -> tuple[int, int]:
         """Bytes that wait in our buffer, and in the kernel's."""
@@ -83,7 +107,7 @@ def close_in_time(transport: asyncio.Transport, timeout_s: float) -> None:
     """Close a transport behind what waits to be sent; at once if nothing of it is taken so long."""
     transport.close()
     if transport.get_write_buffer_size():
-        StallWatch(transport, timeout_s).begin()
+        StallWatch(transport, timeout_s, until_taken=True).begin()
 
 
 def _kernel_unsent(transport: asyncio.Transport) -> int:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lifeboat.edge.server import JsonRunner
 from lifeboat.wire.lane import MAX_HEAD_BYTES, READ_AHEAD_BYTES, Lane, LaneRules
 from lifeboat.wire.lane_head import MOST_HEADS, HeadReader, may_begin, parse_head
-from tests.peers import RawClient, until
+from tests.peers import PATIENCE_S, RawClient, until
 
 POST = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n"
 
@@ -154,6 +154,7 @@ class Served:
 
     def __init__(self) -> None:
         self.cancelled = asyncio.Event()
+        self.is_held = asyncio.Event()
         self.clients: list[RawClient] = []
         self.release = asyncio.Event()
 
@@ -163,6 +164,7 @@ class Served:
             body += await request.content.readany()
         await asyncio.sleep(0)
         if request.raw_path == "/slow":
+            self.is_held.set()
             try:
                 await self.release.wait()
             except asyncio.CancelledError:
@@ -250,7 +252,7 @@ async def test_a_head_that_never_ends_is_aiohttps_to_refuse(served) -> None:
 async def test_a_client_that_leaves_cancels_what_serves_it(served) -> None:
     client = await connected(served)
     await client.send(head(b"Host: h", b"Content-Length: 0", first=b"POST /slow HTTP/1.1"))
-    await asyncio.sleep(0.05)
+    await until(served.is_held.is_set)
     client.writer.transport.abort()
     async with asyncio.timeout(5):
         await served.cancelled.wait()
@@ -305,9 +307,9 @@ async def test_reading_pauses_behind_a_request_that_is_served(served) -> None:
     client = await connected(served)
     await client.send(head(b"Host: h", b"Content-Length: 0", first=b"POST /slow HTTP/1.1"))
     await client.send((POST + b"ab") * 5000)
-    await asyncio.sleep(0.1)
+    await until(lambda: len(served.lane.connections) == 1)
     (connection,) = served.lane.connections
-    assert connection.reading_paused
+    await until(lambda: connection.reading_paused)
     served.release.set()
     assert await read_answer(client) == b"lane:"
     for _ in range(5000):
@@ -354,7 +356,7 @@ async def test_a_client_that_takes_no_answers_is_asked_for_no_more_and_then_cut_
 
     await until(cut_off)
     assert 0 < most < 10 * size
-    await asyncio.wait([sending], timeout=5)
+    await asyncio.wait([sending], timeout=PATIENCE_S)
     assert sending.done()
     sending.exception()
 
@@ -364,7 +366,7 @@ async def test_a_task_cancelled_for_a_client_that_left_unseen_leaves_no_connecti
     client = await connected(served)
     await client.send(head(b"Host: h", b"Content-Length: 0", first=b"POST /slow HTTP/1.1"))
     await client.send((POST + b"ab") * 5000)
-    await until(lambda: bool(served.lane.connections))
+    await until(lambda: len(served.lane.connections) == 1)
     (connection,) = served.lane.connections
     await until(lambda: connection.reading_paused)
     client.reset()

@@ -137,10 +137,10 @@ async def test_a_head_that_never_ends_is_hung_up_on() -> None:
 
 async def test_the_head_timeout_does_not_touch_a_long_request_or_a_kept_connection() -> None:
     async def long(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.0)
         return web.Response(text="ok")
 
-    async with serving(long, head_timeout_s=0.1) as port:
+    async with serving(long, head_timeout_s=0.5) as port:
         client = await RawClient.connect(port)
         for _ in range(2):
             await client.post("/")
@@ -225,7 +225,7 @@ async def test_a_later_head_has_its_time_too(before: int) -> None:
         await served.wait()
         return web.Response(text="ok")
 
-    async with serving(held, head_timeout_s=0.1, keepalive_timeout=60.0) as port:
+    async with serving(held, head_timeout_s=0.5, keepalive_timeout=60.0) as port:
         client = await RawClient.connect(port)
         for _ in range(before or 1):
             await client.post("/", b"{}")
@@ -235,7 +235,7 @@ async def test_a_later_head_has_its_time_too(before: int) -> None:
             await client.reply()
         await asyncio.sleep(0.05)
         await client.send(b"GET / HT")
-        await asyncio.sleep(0.25 if before else 0.0)
+        await asyncio.sleep(1.25 if before else 0.0)
         served.set()
         for _ in range(before):
             assert (await client.reply()).body == b"ok", "which waits for no head"
@@ -297,3 +297,28 @@ async def test_the_sdks_understand_a_refusal() -> None:
         assert body["type"] == "error"
         assert body["error"]["type"] == "overloaded_error"
         assert said.value.request_id is None or said.value.request_id == "r-1"
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_a_client_that_takes_nothing_of_an_answer_is_cut_off(goes_on: bool) -> None:
+    """Else it would keep its connection, and what waits for it, as long as it likes."""
+    transports: list[asyncio.Transport] = []
+
+    async def large(request: web.Request) -> web.Response:
+        transports.append(request.transport)
+        response = web.Response(body=b"a" * (8 << 20))
+        if not goes_on:
+            response.force_close()
+        return response
+
+    def is_gone() -> bool:
+        (transport,) = transports
+        return transport.is_closing() and not transport.get_write_buffer_size()
+
+    async with serving(large, write_timeout_s=0.2) as port:
+        client = await RawClient.connect(port, receive_buffer=4096)
+        client.reader._transport.pause_reading()
+        await client.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        await until(lambda: bool(transports))
+        await until(is_gone)
+        client.close()
