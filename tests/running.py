@@ -19,8 +19,9 @@ import aiohttp
 from lifeboat.runtime import Router
 from lifeboat.settings.load import load
 from lifeboat.settings.shapes import Configuration
+from tests.peers import PATIENCE_S
 
-START_S = 20.0
+START_S = 40.0
 """Longest wait for a router to say where it listens."""
 
 
@@ -129,7 +130,7 @@ class Running:
         async with self.session.get(f"{self.admin_url}/api/lb/state") as answer:
             return await answer.json()
 
-    async def settle(self, seconds: float = 5.0) -> dict:
+    async def settle(self, seconds: float = PATIENCE_S) -> dict:
         """Wait until nothing runs or waits, and return that state."""
         async with asyncio.timeout(seconds):
             while True:
@@ -138,7 +139,7 @@ class Running:
                     return state
                 await asyncio.sleep(0.02)
 
-    async def until(self, holds: Callable[[dict], bool], seconds: float = 5.0) -> dict:
+    async def until(self, holds: Callable[[dict], bool], seconds: float = PATIENCE_S) -> dict:
         """Wait until a condition on the state holds, and return that state."""
         async with asyncio.timeout(seconds):
             while True:

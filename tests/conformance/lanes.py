@@ -13,6 +13,7 @@ that a router setting bounds (timeouts, TTLs) are scaled by the same factor.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from tests.peers import Peer, RawClient, Received, ScriptedBackend, until
+from tests.peers import PATIENCE_S, Peer, RawClient, Received, ScriptedBackend, until
 from tests.running import Running, backend, backends_yaml, running_router
 
 LANES: dict[str, dict[str, str]] = {
@@ -125,7 +126,7 @@ class Stage:
         await client.send(data)
         return await everything(client)
 
-    async def asked_for(self, count: int, patience_s: float = 5.0) -> None:
+    async def asked_for(self, count: int, patience_s: float = PATIENCE_S) -> None:
         """Wait until so many requests have reached the engines."""
         await until(lambda: len(self.asked) >= count, patience_s)
 
@@ -229,6 +230,29 @@ LAST_CHUNK = b"0\r\n\r\n"
 def event(text: object) -> bytes:
     """Return one server-sent event."""
     return b"data: " + json.dumps({"choices": [{"delta": {"content": text}}]}).encode() + b"\n\n"
+
+
+class Stepped:
+    """The script of a stream that goes one step further whenever it is told.
+
+    Whoever tells it only when the step before has arrived proves, on a machine of any speed, that
+    nothing waits on the way for what comes behind it.
+    """
+
+    def __init__(self) -> None:
+        self._steps: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def send(self, data: bytes) -> None:
+        self._steps.put_nowait(data)
+
+    def end(self) -> None:
+        self._steps.put_nowait(b"")
+
+    async def __call__(self, peer: Peer, asked: Received) -> None:
+        await peer.send(SSE_HEAD)
+        while data := await self._steps.get():
+            await peer.chunk(data)
+        await peer.send(LAST_CHUNK)
 
 
 async def says_hello(peer: Peer, asked: Received) -> None:

@@ -7,6 +7,8 @@ import json
 import signal
 from pathlib import Path
 
+import aiohttp
+
 from tests.conformance.holding import Held
 from tests.conformance.lanes import (
     LANES,
@@ -15,12 +17,13 @@ from tests.conformance.lanes import (
     Engine,
     Lane,
     Stage,
+    Stepped,
     chat,
     event,
     read_chunk,
     says_hello,
 )
-from tests.peers import Peer, RawClient, Received, Reply, until
+from tests.peers import PATIENCE_S, Peer, RawClient, Received, Reply, until
 from tests.running import CHAT, RouterProcess, backend, backends_yaml
 
 
@@ -47,10 +50,16 @@ async def open_door(port: int) -> bool:
     return True
 
 
-async def closed(port: int, patience_s: float = 5.0) -> None:
+async def closed(port: int, patience_s: float = PATIENCE_S) -> None:
     async with asyncio.timeout(patience_s):
         while await open_door(port):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+async def draining(stage: Stage) -> None:
+    """Tell the router to end, and wait until it has taken notice."""
+    stage.running.stop.set()
+    await stage.running.until(lambda state: state["draining"])
 
 
 async def send(stage: Stage, *, stream: bool = False) -> RawClient:
@@ -68,21 +77,20 @@ def says_close(reply: Reply) -> bool:
 
 
 async def test_bug_216_bug_220_a_stream_flows_on_through_the_drain(lane: Lane) -> None:
-    async with lane.facing(ticking(25, 0.04)) as stage:
+    stream = Stepped()
+    async with lane.facing(stream) as stage:
         client = await send(stage, stream=True)
         await client.head()
+        stream.send(event(0))
         assert await read_chunk(client) == event(0)
-        stage.running.stop.set()
-        loop = asyncio.get_running_loop()
-        gaps, seen_at = [], loop.time()
+        await draining(stage)
+        # Each was there before the next was sent: nothing was held back while the router drained,
+        # and nothing came in one lump at its end.
         for number in range(1, 25):
+            stream.send(event(number))
             assert await read_chunk(client) == event(number)
-            gaps.append(loop.time() - seen_at)
-            seen_at = loop.time()
+        stream.end()
         assert await read_chunk(client) == b""
-        # Nothing was held back while the router drained, and nothing came in one lump at its end.
-        assert sorted(gaps)[len(gaps) // 2] < 0.1
-        assert max(gaps) < 0.4
         await closed(stage.running.port)
 
 
@@ -97,13 +105,14 @@ async def test_bug_216_a_stream_beyond_the_grace_is_cut_and_never_ended_cleanly(
         began_at = loop.time()
         stage.running.stop.set()
         try:
-            async with asyncio.timeout(5.0):
+            # Half of what the backend would go on for.
+            async with asyncio.timeout(10.0):
                 while await read_chunk(client):
                     pass
             raise AssertionError("a stream that was cut looks complete")
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
-        assert 0.3 < loop.time() - began_at < 3.0
+        assert loop.time() - began_at > 0.3
         await closed(stage.running.port)
 
 
@@ -115,8 +124,7 @@ async def test_bug_217_readiness_goes_first_and_new_requests_are_told(lane: Lane
         assert (await idle.reply()).status == 200
         runs = await send(stage)
         await until(lambda: held.running == 1)
-        stage.running.stop.set()
-        await asyncio.sleep(0.05)
+        await draining(stage)
 
         # The door is open: whoever asks learns of it, on new and on old connections.
         ready = await stage.running.ask("/ready", method="GET")
@@ -139,7 +147,12 @@ async def test_bug_217_readiness_goes_first_and_new_requests_are_told(lane: Lane
 
 async def test_bug_217_whoever_keeps_sending_is_never_reset(lane: Lane) -> None:
     """Until the door closes each one is answered; afterwards it is refused, not cut off."""
-    async with lane.facing(ticking(10, 0.04)) as stage:
+    stream = Stepped()
+
+    async def script(peer: Peer, asked: Received) -> None:
+        await (stream if b'"stream": true' in asked.body else says_hello)(peer, asked)
+
+    async with lane.facing(script) as stage:
         port = stage.running.port
         runs = await send(stage, stream=True)
         await runs.head()
@@ -155,10 +168,12 @@ async def test_bug_217_whoever_keeps_sending_is_never_reset(lane: Lane) -> None:
                 await client.post(CHAT, chat())
                 reply = await client.reply()
                 seen.append(reply.status)
+                if seen.count(503) == 6:
+                    stream.end()
                 assert reply.clean
                 client.close()
 
-        async with asyncio.timeout(10.0), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
             for _ in range(4):
                 tasks.create_task(keep_sending())
         # Those that got in before the flag was seen were served.
@@ -173,15 +188,13 @@ async def test_bug_219_the_parked_are_told_at_once_and_the_running_drain(lane: L
         await until(lambda: held.running == 2)
         parked = [await send(stage) for _ in range(5)]
         await stage.running.until(lambda state: state["queue_total_waiters"] == 5)
-        loop = asyncio.get_running_loop()
-        began_at = loop.time()
         stage.running.stop.set()
+        # At once: while those that run are held, and long before the grace is over.
         for client in parked:
             reply = await client.reply()
             assert (reply.status, reason(reply)) == (503, "shutting_down")
             assert says_close(reply)
             assert int(reply.values(b"X-Lifeboat-Wait-ms")[0]) > 0
-        assert loop.time() - began_at < 1.0
         assert held.running == 2
         held.release_all()
         for client in running:
@@ -198,8 +211,7 @@ async def test_bug_219_or_the_parked_are_served_where_that_is_wanted(lane: Lane)
     async with lane.facing(held, max_concurrency=1, top=top, environ=environ) as stage:
         clients = [await send(stage) for _ in range(4)]
         await stage.running.until(lambda state: state["queue_total_waiters"] == 3)
-        stage.running.stop.set()
-        await asyncio.sleep(0.05)
+        await draining(stage)
         late = await stage.running.ask()
         assert (late.status, late.error["code"]) == (503, "shutting_down")
         for count in range(1, 5):
@@ -220,15 +232,13 @@ async def test_bug_219_idle_and_watching_connections_do_not_hold_up_the_end(lane
         watcher = await stage.client()
         await watcher.send(b"GET /api/lb/state/stream HTTP/1.1\r\nHost: x\r\n\r\n")
         await watcher.head()
-        loop = asyncio.get_running_loop()
-        began_at = loop.time()
         stage.running.stop.set()
-        await closed(stage.running.port)
-        for client in (*idle, watcher):
-            async with asyncio.timeout(5.0):
+        # Neither for the 30 s of a head, nor for the 75 s of an idle connection.
+        async with asyncio.timeout(15.0):
+            await closed(stage.running.port)
+            for client in (*idle, watcher):
                 while await client.reader.read(65536):
                     pass
-        assert loop.time() - began_at < 3.0
 
 
 async def test_bug_219_a_slow_sender_and_a_slow_reader_do_not_hold_it_up_either(
@@ -249,12 +259,20 @@ async def test_bug_219_a_slow_sender_and_a_slow_reader_do_not_hold_it_up_either(
         await sender.send(b"POST %b HTTP/1.1\r\nHost: x\r\n" % CHAT.encode())
         await sender.send(b"Content-Length: 1000\r\n\r\n{")
         await asyncio.sleep(0.1)
-        loop = asyncio.get_running_loop()
-        began_at = loop.time()
         stage.running.stop.set()
-        await closed(stage.running.port)
-        assert loop.time() - began_at < 3.0
+        # Their own limits are a minute each.
+        await closed(stage.running.port, 15.0)
         await until(lambda: stage.engine.running == 0)
+
+
+async def parked_at(router: RouterProcess, count: int) -> None:
+    """Wait until so many requests are parked in a router of its own process."""
+    async with asyncio.timeout(PATIENCE_S), aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(f"{router.url}/api/lb/state") as answered:
+                if (await answered.json())["queue_total_waiters"] == count:
+                    return
+            await asyncio.sleep(0.02)
 
 
 async def test_bug_216_bug_219_the_real_command_ends_with_0_and_says_what_it_waits_for(
@@ -271,15 +289,14 @@ async def test_bug_216_bug_219_the_real_command_ends_with_0_and_says_what_it_wai
             await until(lambda: held.running == 1)
             parked = await RawClient.connect(router.port)
             await parked.post(CHAT, chat())
-            await asyncio.sleep(0.2)
+            await parked_at(router, 1)
             router.process.send_signal(signal.SIGTERM)
             reply = await parked.reply()
             assert (reply.status, reason(reply)) == (503, "shutting_down")
-            await asyncio.sleep(0.3)
+            await until(lambda: "draining: 1 requests run" in router.log.read_text())
             held.release_all()
             assert (await runs.reply()).clean
-            assert await asyncio.wait_for(router.process.wait(), 5.0) == 0
-            assert "draining: 1 requests run" in router.log.read_text()
+            assert await asyncio.wait_for(router.process.wait(), 20.0) == 0
             runs.close()
             parked.close()
         finally:

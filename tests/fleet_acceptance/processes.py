@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-START_S = 20.0
+START_S = 40.0
 
 
 class Process:
