@@ -23,6 +23,7 @@ from lifeboat.edge.faults import BodyError
 from lifeboat.edge.headers import request_id_of
 from lifeboat.edge.refuse import error_response
 from lifeboat.wire.downstream import has_unread_bytes
+from lifeboat.wire.lane_head import MOST_HEADERS
 from lifeboat.wire.stall import StallWatch
 
 UNREAD_GRACE_S = 0.01
@@ -244,7 +245,7 @@ def _fault_of(message: RawRequestMessage) -> str | None:
     """Return what is wrong with a head that llhttp takes, None when nothing is."""
     if message.version.major != 1:
         # Of a request line without a version it takes the headers and the body all the same.
-        return "this server speaks HTTP/1.1 and HTTP/1.0"
+        return _ONLY_VERSION_1
     if not message.chunked and hdrs.TRANSFER_ENCODING in message.headers:
         # An empty one is none to it; who reads on before it may have seen chunks.
         return "the transfer coding is not chunked"
@@ -268,7 +269,18 @@ def _no_id() -> str:
     return ""
 
 
+_ONLY_VERSION_1 = "this server speaks HTTP/1.1 and HTTP/1.0"
+_PLAINLY = {
+    "Too many headers received": f"it has more than {MOST_HEADERS} headers, send fewer",
+    "Pause on PRI/Upgrade": f"it begins HTTP/2, {_ONLY_VERSION_1}",
+    "Invalid HTTP version": _ONLY_VERSION_1,
+    "Bad status line": "its first line is not METHOD TARGET HTTP/1.1",
+}
+"""What the parser says in words of its own."""
+
+
 def _first_line(exc: BaseException | None, message: str | None) -> str:
     """The parser's own sentence, without the bytes it quotes below."""
     said = exc.message if isinstance(exc, HttpProcessingError) else message
-    return (said or "it could not be parsed").strip().partition("\n")[0].rstrip(":. ")
+    line = (said or "it could not be parsed").strip().partition("\n")[0].rstrip(":. ")
+    return _PLAINLY.get(line, line)

@@ -19,6 +19,7 @@ from yarl import URL
 from lifeboat.edge.connection import JsonRequestHandler
 from lifeboat.edge.targets import host_of, is_own_name, origin_form
 from lifeboat.wire.lane import LINGER_S
+from lifeboat.wire.lane_head import MOST_HEADERS
 
 MAX_LINE_BYTES = 64 * 1024
 MAX_FIELD_BYTES = 64 * 1024
@@ -70,6 +71,7 @@ class JsonRunner(web.AppRunner):
             "handler_cancellation": True,
             # A compressed body must reach the backend as it came.
             "auto_decompress": False,
+            "max_headers": MOST_HEADERS,
             "max_line_size": MAX_LINE_BYTES,
             "max_field_size": MAX_FIELD_BYTES,
             "lingering_time": LINGER_S,

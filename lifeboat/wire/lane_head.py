@@ -16,7 +16,7 @@ _HEADER_LINE = re.compile(
     rb"(?<=\r\n)([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*((?:[!-~]+(?:[ \t]+[!-~]+)*)?)[ \t]*\r\n"
 )
 MOST_HEADERS = 128
-"""As many as aiohttp takes: one rule for both ways in."""
+"""In a head, on both lanes. Many servers behind take no more either (aiohttp, Node.js)."""
 _LENGTH = re.compile(rb"[0-9]{1,15}")
 _BEGINS = re.compile(rb"P(?:O(?:S(?:T(?: (?:/.*)?)?)?)?)?|G(?:E(?:T(?: (?:/.*)?)?)?)?", re.DOTALL)
 """What a request of the lane begins with, however little of it has come."""

@@ -39,7 +39,18 @@ NONSENSE = {
     "a header of 100 KB": b"GET / HTTP/1.1\r\nHost: r\r\nX: " + b"x" * (100_000) + b"\r\n\r\n",
     "a path of 100 KB": b"GET /" + b"x" * (100_000) + b" HTTP/1.1\r\nHost: r\r\n\r\n",
     "NUL in a header": b"GET / HTTP/1.1\r\nHost: r\r\nX: a\0b\r\n\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "HTTP/3": b"GET / HTTP/3.9\r\n\r\n",
+    "no version": b"GET /\r\nHost: r\r\n\r\n",
+    "129 headers": b"GET / HTTP/1.1\r\nHost: r\r\n" + b"X: a\r\n" * 128 + b"\r\n",
 }
+PLAINLY = {
+    "HTTP/2": "speaks HTTP/1.1",
+    "HTTP/3": "first line is not METHOD TARGET HTTP/1.1",
+    "no version": "speaks HTTP/1.1",
+    "129 headers": "more than 128 headers, send fewer",
+}
+"""What some of it is told: the rule and the remedy, in no parser's words."""
 
 
 @pytest.mark.parametrize("name", NONSENSE)
@@ -54,6 +65,7 @@ async def test_what_is_no_http_gets_a_json_400_and_the_door(name: str) -> None:
         assert error["code"] == "invalid_request"
         assert error["type"] == "invalid_request_error"
         assert "\n" not in error["message"]
+        assert PLAINLY.get(name, "") in error["message"]
         # aiohttp answers in HTTP/1.0, where closing is the rule.
         assert reply.first_line.startswith(b"HTTP/1.0")
         async with asyncio.timeout(PATIENCE_S):
