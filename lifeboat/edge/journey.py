@@ -97,24 +97,27 @@ class Journey:
         return max(waited_s, self.refused_wait_s)
 
     def hold(self, count_bytes: int) -> None:
-        """Charge body bytes to the ledger."""
-        self.ledger.take(self.account, count_bytes)
+        """Charge body bytes to the ledger; give some back where there are fewer."""
+        if count_bytes >= 0:
+            self.ledger.take(self.account, count_bytes)
+        else:
+            self.ledger.give_back(self.account, -count_bytes)
         self.held_bytes += count_bytes
 
     def charge(self, account: str) -> bool:
         """Charge the body to its pool, now that it is known; return whether there is room."""
         ledger, held_bytes = self.ledger, self.held_bytes
-        if not held_bytes:
-            # A small one, which came whole and was not charged while it was read.
-            if not ledger.has_room(account, self.body_bytes):
+        if held_bytes:
+            if not ledger.fits(self.account, account, held_bytes):
                 return False
-            self.account = account
-            self.hold(self.body_bytes)
-            return True
-        if not ledger.fits(self.account, account, held_bytes):
-            return False
-        ledger.move(self.account, account, held_bytes)
+            ledger.move(self.account, account, held_bytes)
         self.account = account
+        # A small one, which came whole, was not charged while it was read; and for an alias a name
+        # is replaced, and an encoding undone.
+        more_bytes = (0 if self.body is None else len(self.body)) - held_bytes
+        if more_bytes > 0 and not ledger.has_room(account, more_bytes):
+            return False
+        self.hold(more_bytes)
         return True
 
     def drop_body(self) -> None:

@@ -167,6 +167,8 @@ class Proxy:
         if not journey.charge(journey.pool):
             return self._refuse(journey, self._door.bytes_full(journey.pool, self._ledger))
         self._sweep.watch(journey.request)
+        # The journey holds what is sent, until an answer is committed.
+        del body
         return await self._serve(journey, ask)
 
     # -- what is asked ----------------------------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.engines import HeldEngine
-from tests.peers import RawClient, until
+from tests.peers import Peer, RawClient, ScriptedBackend, until
 from tests.running import CHAT, backend, backends_yaml, chat_body, running_router
 
 MIB = 1 << 20
@@ -111,6 +113,50 @@ async def test_bodies_are_charged_until_the_answer_begins_and_no_longer(tmp_path
                 await running.until(lambda state: MIB < state["parked_bytes"] < 1.5 * MIB)
                 engine.release_all()
             assert (whole.result().status, streamed.result().status) == (200, 200)
+            assert (await running.settle())["parked_bytes"] == 0
+
+
+async def test_a_body_is_out_of_memory_once_its_answer_began(tmp_path: Path) -> None:
+    """Not off the books alone: a long stream would hold it all the while."""
+    ended = asyncio.Event()
+
+    async def streams(peer: Peer) -> None:
+        (await peer.request()).body = b""
+        await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await peer.chunk(b"data: x\n\n")
+        await ended.wait()
+
+    async with ScriptedBackend(streams) as engine:
+        async with running_router(backends_yaml(backend(engine.url)), tmp_path) as running:
+            client = await RawClient.connect(running.port)
+            tracemalloc.start()
+            try:
+                await client.post(CHAT, b'{"model": "m"}' + b" " * (32 * MIB))
+                await client.head()
+                await until(lambda: tracemalloc.get_traced_memory()[0] < 16 * MIB)
+            finally:
+                tracemalloc.stop()
+                ended.set()
+                client.close()
+
+
+async def test_a_body_that_was_unpacked_for_an_alias_is_charged_as_it_is_held(
+    tmp_path: Path,
+) -> None:
+    async with HeldEngine() as engine:
+        yaml = backends_yaml(backend(engine.url), models={"alias": {"alias_of": "m"}})
+        async with running_router(yaml, tmp_path) as running:
+            async with asyncio.TaskGroup() as tasks:
+                for held, size in enumerate((1, 4 * MIB)):
+                    body = b'{"model": "alias", "user": "%b"}' % (b"x" * size)
+                    packed = gzip.compress(body)
+                    headers = {"Content-Encoding": "gzip"}
+                    before = (await running.state())["parked_bytes"]
+                    tasks.create_task(running.ask(body=packed, headers=headers))
+                    await until(lambda many=held + 1: len(engine.running) == many)
+                    after = (await running.state())["parked_bytes"]
+                    assert after - before == len(body) - len("alias") + len("m")
+                engine.release_all()
             assert (await running.settle())["parked_bytes"] == 0
 
 
