@@ -199,7 +199,7 @@ FORGED = [
 
 async def test_bug_132_our_headers_are_ours_in_both_directions(lane: Lane) -> None:
     back = [b"X-Lifeboat-Wait-ms: 999", *FORGED[1:], b"X-Request-ID: backend"]
-    environ = {"LIFEBOAT_LB_QUEUE_ENABLED": "true", "LIFEBOAT_LB_QUEUE_TTL_SEC": "0.3",
+    environ = {"LIFEBOAT_LB_QUEUE_ENABLED": "true", "LIFEBOAT_LB_QUEUE_TTL_SEC": "2",
                "LIFEBOAT_LB_QUEUE_MAX_DEPTH": "1"}  # fmt: skip
     hold = asyncio.Event()
 
@@ -232,7 +232,7 @@ async def test_bug_132_our_headers_are_ours_in_both_directions(lane: Lane) -> No
             assert refusal.status == status
             assert refusal.values(b"x-lifeboat-reject-reason") == [reason]
             [wait_ms] = refusal.values(b"x-lifeboat-wait-ms")
-            assert (int(wait_ms) >= 290) == (who is parked)
+            assert (int(wait_ms) >= 1990) == (who is parked)
         hold.set()
         await holder
 

@@ -32,7 +32,7 @@ async def listing(running: Running) -> list[dict]:
     answered = await running.ask("/v1/models", method="GET")
     assert answered.status == 200
     assert answered.json["object"] == "list"
-    assert answered.took_s < 0.5
+    assert answered.took_s < 5.0
     return answered.json["data"]
 
 
@@ -63,7 +63,8 @@ async def test_bug_117_a_backend_that_refuses_or_hangs_delays_no_list(lane: Lane
             {"name": "b1", "url": well.url},
             {"name": "b2", "url": hangs.url},
             {"name": "b3", "url": dead},
-            environ=FAST,
+            # Who waited for the one that hangs would wait for this long.
+            environ={**FAST, "LIFEBOAT_PROBE_TIMEOUT_SEC": "30"},
         ) as running:
             for _ in range(5):
                 assert [entry["id"] for entry in await listing(running)] == ["m1"]

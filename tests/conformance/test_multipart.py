@@ -229,7 +229,7 @@ async def test_bug_082_uploads_cut_midway_leave_no_file_and_no_handle(
                 client.reset()
             else:
                 client.close()
-        await stage.running.until(lambda state: state["parked_bytes"] == 0, 2.0)
+        await stage.running.until(lambda state: state["parked_bytes"] == 0)
         assert staged() == set()
         assert open_files() <= handles + 5
         assert stage.asked == []

@@ -77,7 +77,7 @@ async def test_bug_154_a_release_and_a_cancel_in_one_tick_wake_the_next(
             assert await status(holder) == 200
             await until(lambda: held.running == 1)
             # Whether `a` got the slot and left it, or was withdrawn: `b` runs at once.
-            await until(lambda: users(stage)[-1] == "b", 2.0)
+            await until(lambda: users(stage)[-1] == "b")
             held.release()
             assert await status(second) == 200
             await balanced(stage)
@@ -132,7 +132,7 @@ async def test_bug_156_a_timeout_at_the_hand_off_loses_no_slot(lane: Lane) -> No
             assert {await reply for reply in replies} <= {200, 504}
             # The slot is there: another one gets it at once.
             next_one = await send(stage)
-            await until(lambda: held.running == 1, 2.0)
+            await until(lambda: held.running == 1)
             held.release()
             assert await status(next_one) == 200
             await balanced(stage)
@@ -181,12 +181,13 @@ async def test_bug_159_a_large_request_is_served_before_its_client_gives_up(lane
             for _ in range(4):
                 tasks.create_task(small())
             await asyncio.sleep(0.1)
-            async with asyncio.timeout(1.2):
+            async with asyncio.timeout(8.0):
                 large = await stage.running.ask(CHAT, chat("word " * 5000))
             stopped.set()
         assert large.status == 200
-        # It did wait for its boost: smaller ones went before it.
-        assert 250 <= large.wait_ms < 900
+        # It did wait for its boost: smaller ones went before it. Without one it would still wait,
+        # and with the usual one it would wait for 10 s.
+        assert 250 <= large.wait_ms < 8000
 
 
 async def test_bug_159_a_client_that_gave_up_is_never_sent_to_a_backend(lane: Lane) -> None:
@@ -275,6 +276,25 @@ async def test_bug_165_simultaneous_requests_spread_evenly(lane: Lane, backends:
                 engine.asked.clear()
 
 
+async def test_bug_165_the_load_that_counts_is_that_of_this_very_moment(lane: Lane) -> None:
+    """Those of a burst see each other: they fill the emptied backend, and not by turns."""
+    scripts = [Held() for _ in range(3)]
+    async with lane.facing(*scripts, max_concurrency=32) as stage:
+        clients = [await stage.client() for _ in range(15)]
+        for client in clients[:9]:
+            client.writer.write(_request())
+        await stage.asked_for(9)
+        scripts[1].release(3)
+        await stage.running.until(lambda state: state["inflight"] == {"a": 3, "b": 0, "c": 3})
+        for client in clients[9:]:
+            client.writer.write(_request())
+        await stage.asked_for(15)
+        assert [held.running for held in scripts] == [4, 4, 4]
+        for held in scripts:
+            held.release_all()
+        assert {await status(client) for client in clients} == {200}
+
+
 def _request() -> bytes:
     body = chat()
     return b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (
@@ -307,7 +327,6 @@ async def test_bug_166_bug_168_what_takes_no_slot_never_waits_for_one(
             body = {"queue_enabled": None} if method == "PUT" else None
             answered = await stage.running.ask(path, body, method=method)
             assert answered.status == 200, path
-            assert answered.took_s < 1.0, path
         # Paths of a backend that do no inference go there at once, too.
         for path, body in (
             ("/tokenize", {"content": "x"}),
@@ -315,6 +334,7 @@ async def test_bug_166_bug_168_what_takes_no_slot_never_waits_for_one(
         ):
             answered = await stage.running.ask(path, body)
             assert (answered.status, answered.wait_ms) == (200, 0), path
+        assert held.running == 2, "a slot came free, and they may have waited for it"
         held.release_all()
         assert {await status(client) for client in clients} == {200}
 
@@ -328,6 +348,7 @@ TTL_S = 0.1
 async def test_bug_169_a_ttl_that_meets_a_grant_has_exactly_one_outcome(lane: Lane) -> None:
     """A thousand times, in a hundred pools at once: a slot comes free just as the TTL ends."""
     chance = random.Random(169)
+    release_s = TTL_S
     models = [f"m{number}" for number in range(POOLS)]
     finish = {name: asyncio.Event() for name in models}
 
@@ -347,14 +368,17 @@ async def test_bug_169_a_ttl_that_meets_a_grant_has_exactly_one_outcome(lane: La
         async with lane.router(*entries, queue=queue) as running:
 
             async def race(model: str) -> None:
+                nonlocal release_s
                 holder = asyncio.create_task(running.ask(CHAT, chat(model=model, user="holder")))
                 await until(lambda: _in(engine, model, "holder"))
                 racer = asyncio.create_task(running.ask(CHAT, chat(model=model, user="racer")))
-                await asyncio.sleep(TTL_S + chance.uniform(-0.015, 0.015))
+                await asyncio.sleep(release_s + chance.uniform(-0.015, 0.015))
                 finish[model].set()
                 assert (await holder).status == 200
                 got = await racer
                 outcomes[got.status] += 1
+                # Close on a slow machine, too: where one side wins, the other gets more time.
+                release_s += 0.001 if got.status == 200 else -0.001
                 # Refused means not sent, and sent means answered.
                 assert _in(engine, model, "racer") == (got.status == 200)
                 assert got.status in (200, 504), got.body

@@ -415,7 +415,7 @@ async def test_bug_073_a_truncated_body_takes_no_slot(lane: Lane) -> None:
                 client.close()
             else:
                 client.reset()
-        state = await stage.running.until(lambda state: state["parked_bytes"] == 0, 1.0)
+        state = await stage.running.until(lambda state: state["parked_bytes"] == 0)
         assert state["dispatch_counts"] == {"a": 0}
         assert stage.asked == []
         assert (await stage.running.ask()).status == 200
