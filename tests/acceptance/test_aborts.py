@@ -56,8 +56,8 @@ async def test_240_aborted_clients_leave_nothing_behind(tmp_path: Path, seed: in
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(CLIENTS):
                     tasks.create_task(hang_up_some_time(running, random.Random(chance.random())))
-            state = await running.settle(3.0)
-            await until(lambda: not a.running and not b.running, 3.0)
+            state = await running.settle()
+            await until(lambda: not a.running and not b.running)
             assert max(a.most_running, b.most_running) <= CAP
             assert a.answered + b.answered > 0, "nobody was served: the test proves nothing"
             assert a.left + b.left > 0, "nobody left while being served"
@@ -92,7 +92,7 @@ async def test_all_that_run_are_cancelled_at_once_and_every_parked_request_compl
                 engine.hold_s = 0.02
                 for ask in first:
                     ask.cancel()
-                await asyncio.wait(parked, timeout=5.0)
+                await asyncio.wait(parked, timeout=20.0)
             assert [ask.result().status for ask in parked] == [200] * 24
             assert min(ask.result().wait_ms for ask in parked) > 0
             assert engine.most_running == 8
@@ -119,7 +119,7 @@ async def test_a_parked_client_that_left_is_never_sent_to_a_backend(tmp_path: Pa
             clients[1].reset()
             # Half-closed: it could still read, but it counts as gone.
             clients[2].writer.write_eof()
-            await running.until(lambda state: state["queue_total_waiters"] == 0, 2.0)
+            await running.until(lambda state: state["queue_total_waiters"] == 0)
             engine.release_all()
             await run
             clients[2].close()

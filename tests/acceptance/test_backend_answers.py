@@ -202,7 +202,8 @@ async def test_held_for_the_whole_ttl_while_all_are_down(tmp_path: Path) -> None
     async with running_router(yaml, tmp_path) as running:
         refused = await running.ask()
         assert (refused.status, refused.error["code"]) == (504, "queue_timeout")
-        assert 250 <= refused.wait_ms <= 900
+        # Its own ttl, and not the 30 s of the default.
+        assert 250 <= refused.wait_ms <= 8000
 
 
 async def test_a_connection_that_does_not_open_in_time_goes_to_the_next(tmp_path: Path) -> None:
@@ -215,10 +216,11 @@ async def test_a_connection_that_does_not_open_in_time_goes_to_the_next(tmp_path
             )
             async with running_router(yaml, tmp_path) as running:
                 answers = [await running.ask() for _ in range(2)]
-                slow = [answer for answer in answers if answer.took_s > 0.14]
+                slow = [one for one in answers if one.headers["X-Lifeboat-Attempts"] != "1"]
                 assert slow
                 for answer in slow:
                     went_over(answer)
+                    assert answer.took_s > 0.14
 
 
 # -- lost connections ------------------------------------------------------------------------
@@ -371,7 +373,7 @@ async def test_a_busy_answer_parks_again_where_the_queue_is_on(tmp_path: Path, n
         answer = await one.running.ask()
         assert (answer.status, answer.headers["X-Lifeboat-Attempts"]) == (200, "3")
         # A pause of 250 ms, then one of 500 ms: the wait is the sum of both.
-        assert 700 <= answer.wait_ms <= 2000
+        assert 700 <= answer.wait_ms <= 5000
         assert len(one.a.asked) == 3
 
 
@@ -380,7 +382,7 @@ async def test_a_retry_after_is_the_pause(tmp_path: Path) -> None:
     async with alone(tmp_path, busy, OK, queue=True) as one:
         answer = await one.running.ask()
         assert answer.status == 200
-        assert 950 <= answer.wait_ms <= 2000
+        assert 950 <= answer.wait_ms <= 5000
 
 
 async def test_no_ttl_left_gets_the_answer_of_the_last_attempt(tmp_path: Path) -> None:
@@ -392,7 +394,7 @@ async def test_no_ttl_left_gets_the_answer_of_the_last_attempt(tmp_path: Path) -
             # Parked 250 ms, refused, parked again for what was left of its 600 ms: then it expired
             # while parked.
             assert (answer.status, answer.error["code"]) == (504, "queue_timeout")
-            assert 550 <= answer.wait_ms <= 1200
+            assert 550 <= answer.wait_ms <= 8000
             assert len(a.asked) == 2
 
 
@@ -465,12 +467,14 @@ def stream_of(body: bytes) -> bytes:
 
 
 async def test_a_slow_vllm_stream_gets_its_head_after_a_quarter_second(tmp_path: Path) -> None:
+    got_head = asyncio.Event()
+
     async def slow(peer: Peer, received: Received) -> None:
         await peer.send(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n"
         )
-        await asyncio.sleep(1.0)
+        await got_head.wait()
         await peer.chunk(event("Hi"))
         await peer.send(b"0\r\n\r\n")
 
@@ -480,7 +484,8 @@ async def test_a_slow_vllm_stream_gets_its_head_after_a_quarter_second(tmp_path:
         async with one.running.session.post(
             f"{one.running.url}/v1/chat/completions", json=chat_body(stream=True)
         ) as answer:
-            assert 0.2 <= loop.time() - started <= 0.9
+            assert loop.time() - started >= 0.2
+            got_head.set()
             assert await answer.read() == event("Hi")
 
 

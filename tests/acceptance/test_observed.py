@@ -139,7 +139,7 @@ async def test_state_and_metrics_agree_after_mixed_load(tmp_path: Path) -> None:
     assert answered + refused + gone >= 150
     assert max(a.most_running, b.most_running) <= 2
     assert total("lifeboat_lb_queue_wait_seconds_count") > 0
-    assert state["queue_wait_p50_sec"] <= state["queue_wait_p95_sec"] <= 0.5
+    assert state["queue_wait_p50_sec"] <= state["queue_wait_p95_sec"] <= 8.0
 
 
 @pytest.mark.real

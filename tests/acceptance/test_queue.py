@@ -69,7 +69,7 @@ async def test_the_ceiling_parks_eight_refuses_the_next_and_expires_the_eight_un
 ) -> None:
     async with HeldEngine() as engine:
         yaml = backends_yaml(backend(engine.url, max_concurrency=2))
-        environ = {**QUEUE_ON, "LIFEBOAT_LB_QUEUE_TTL_SEC": "1.5"}
+        environ = {**QUEUE_ON, "LIFEBOAT_LB_QUEUE_TTL_SEC": "3"}
         async with running_router(yaml, tmp_path, environ) as running:
             async with asyncio.TaskGroup() as tasks:
                 line = Line(running, tasks)
@@ -79,12 +79,12 @@ async def test_the_ceiling_parks_eight_refuses_the_next_and_expires_the_eight_un
                 await until(lambda: line.depth() == 8)
                 full = await running.ask()
                 state = await running.state()
+                assert not any(ask.done() for ask in waiting), "refused no sooner than they"
                 await asyncio.wait(waiting)
                 depth = line.depth()
                 engine.release_all()
             assert [ask.result().status for ask in busy] == [200, 200]
         assert (full.status, full.headers["X-Lifeboat-Reject-Reason"]) == (503, "queue_full")
-        assert full.took_s < 1.0
         error = full.error
         assert error["code"] == error["reason"] == "queue_full"
         assert (error["queue_depth"], error["queue_limit"]) == (8, 8)
@@ -98,8 +98,9 @@ async def test_the_ceiling_parks_eight_refuses_the_next_and_expires_the_eight_un
             assert (expired.status, expired.error["code"]) == (504, "queue_timeout")
             assert expired.error["type"] == "timeout_error"
             assert expired.headers["X-Lifeboat-Reject-Reason"] == "queue_timeout"
-            assert 1.4 <= expired.took_s <= 2.1
-            assert 1400 <= expired.wait_ms <= 2100
+            # The default would be 30 s.
+            assert 2.9 <= expired.took_s <= 10.0
+            assert 2900 <= expired.wait_ms <= 10_000
             assert expired.error["wait_ms"] == expired.wait_ms
             assert expired.error["effective_limit"] == {"a": 2}
         assert depth == 0
@@ -162,7 +163,7 @@ async def test_the_boosted_go_first_in_order_of_arrival_whatever_their_class_and
 ) -> None:
     async with HeldEngine() as engine:
         yaml = backends_yaml(backend(engine.url, max_concurrency=1), queue={"max_depth": 50})
-        environ = {**QUEUE_ON, "LIFEBOAT_LB_QUEUE_DEADLINE_BOOST_SEC": "0.6"}
+        environ = {**QUEUE_ON, "LIFEBOAT_LB_QUEUE_DEADLINE_BOOST_SEC": "1.5"}
         async with lined(yaml, tmp_path, environ) as line:
             await line.fill(engine, "run")
             await line.park(
@@ -170,7 +171,7 @@ async def test_the_boosted_go_first_in_order_of_arrival_whatever_their_class_and
                 ("old-normal", "Hello", None),
                 ("old-high", "Hello", "high"),
             )
-            await asyncio.sleep(0.7)
+            await asyncio.sleep(1.6)
             await line.park(("new-normal", "Hello", None), ("new-high", "Hello", "high"))
             engine.release_all()
     assert engine.tags() == [
@@ -233,7 +234,7 @@ async def test_a_newly_registered_backend_serves_the_parked_at_once(tmp_path: Pa
                 "POST", "backends", backend(second.url, "b", max_concurrency=2)
             )
             assert added.status == 201, added.body
-            await until(lambda: len(second.running) == 2, 1.0)
+            await until(lambda: len(second.running) == 2)
             assert second.tags() == ["w1", "w2"]
             assert line.depth() == 1
             renewed = await running.admin(
@@ -302,7 +303,7 @@ async def test_an_undrained_backend_serves_the_parked_at_once(tmp_path: Path, st
             assert (await running.state())["backends"]["b"]["effective_limit"] == 0
             await line.park(*parked("w1"))
             await running.admin("PATCH", "backends/b", {"state": "ready"})
-            await until(lambda: b.tags() == ["w1"], 1.0)
+            await until(lambda: b.tags() == ["w1"])
             a.release_all()
             b.release_all()
 

@@ -26,9 +26,10 @@ async def test_health_and_ready_never_wait(tmp_path: Path) -> None:
                 for path in ("/health", "/ready", "/metrics", "/v1/models", "/"):
                     answer = await running.ask(path, method="GET")
                     assert answer.status == 200
-                    assert answer.took_s < 1.0
                     head = await running.ask(path, method="HEAD")
                     assert (head.status, head.body) == (200, b"")
+                # None of them can have waited for a slot.
+                assert (await running.state())["queue_total_waiters"] == 4
                 engine.release_all()
 
 
@@ -60,19 +61,25 @@ async def test_the_state_streams_every_second_and_on_change(tmp_path: Path) -> N
                 assert stream.content_type == "text/event-stream"
                 loop = asyncio.get_running_loop()
                 assert (await next_state(stream))["inflight"] == {"a": 0}
-                ask = asyncio.create_task(running.ask())
-                started = loop.time()
-                while (await next_state(stream))["inflight"] != {"a": 1}:
-                    pass
-                assert loop.time() - started < 0.9
-                engine.release_all()
-                await ask
-                while (await next_state(stream))["dispatch_counts"] != {"a": 1}:
-                    pass
+                told_s: list[float] = []
+                for _ in range(4):
+                    # Just after one: the next by the clock alone is a second away.
+                    await next_state(stream)
+                    started = loop.time()
+                    ask = asyncio.create_task(running.ask())
+                    while (await next_state(stream))["inflight"] != {"a": 1}:
+                        pass
+                    told_s.append(loop.time() - started)
+                    engine.release(1)
+                    await ask
+                    while (await next_state(stream))["inflight"] != {"a": 0}:
+                        pass
+                # A busy machine makes some of them late, never all.
+                assert min(told_s) < 0.7
                 started = loop.time()
                 await next_state(stream)
                 await next_state(stream)
-                assert loop.time() - started < 3.0
+                assert loop.time() - started < 10.0
             # Who leaves is not missed: nothing holds the router's end up.
             async with running.session.get(url) as stream:
                 await next_state(stream)
