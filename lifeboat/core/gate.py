@@ -91,6 +91,7 @@ class Gate(Judge):
         self.parked = Parked(self.seats)
         self.waits = WaitRecord()
         self.rejected: dict[Reason, int] = dict.fromkeys(Reason, 0)
+        self.dispatched = 0
         self.asked = self.open = self.refused = 0
         self.withdrawn = self.expired = self.finished = 0
         self._effects: list[Effect] = []
@@ -172,6 +173,7 @@ class Gate(Judge):
     def note_dispatch(self, lease: Lease) -> None:
         """Count a request that is being sent to the backend of its lease."""
         lease.dispatched = True
+        self.dispatched += 1
         pool = self.pools[lease.pool_name]
         pool.dispatched += 1
         by_pool = lease.seat.dispatched_by_pool

@@ -35,6 +35,7 @@ def take_view(gate: Gate, now: float, parked_bytes: int = 0) -> GateView:
         wait_p95_s=p95_s,
         wait_p99_s=p99_s,
         rejected=dict(gate.rejected),
+        dispatched=gate.dispatched,
         asked=gate.asked,
         open_leases=gate.open,
         refused=gate.refused,

@@ -89,6 +89,8 @@ class GateView:
     rejected: refusals sent to clients since start, those before a pool was known included (every
         reason); a refused re-admission whose client got the backend's own answer is not one.
     parked_bytes: bytes of request bodies held in memory.
+    dispatched: requests sent since start, also to backends and of pools that are gone: what is
+        left of the counters of those does not add up to it.
     departed: what backends that left of late were sent, by pool, so that no count is lost with
         them.
     """
@@ -109,6 +111,7 @@ class GateView:
     wait_p95_s: float
     wait_p99_s: float
     rejected: Mapping[Reason, int]
+    dispatched: int
     asked: int
     open_leases: int
     refused: int

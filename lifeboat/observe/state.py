@@ -62,6 +62,7 @@ def state_json(view: GateView, around: Surroundings) -> Json:
         "share": _number(view.share),
         "inflight": {name: backend.in_flight for name, backend in backends.items()},
         "dispatch_counts": {name: backend.dispatched for name, backend in backends.items()},
+        "dispatched_total": view.dispatched,
         "reject_counts": _counts(view.rejected),
         "queue_total_waiters": view.parked,
         "queue_wait_p50_sec": _seconds(view.wait_p50_s),

@@ -127,6 +127,7 @@ _STATE = record(
         "share": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
         "inflight": by_name(whole(""), "By backend."),
         "dispatch_counts": by_name(whole(""), "By backend."),
+        "dispatched_total": whole("requests sent since start, also to backends that are gone"),
         "reject_counts": _REASON_COUNTS,
         "queue_total_waiters": whole("parked requests of all pools"),
         **{f"queue_{key}": schema for key, schema in _WAITS.items()},

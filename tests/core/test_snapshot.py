@@ -45,6 +45,22 @@ def test_figures_follow_the_requests() -> None:
     assert (view.asked, view.finished, view.parked) == (6, 1, 1)
 
 
+def test_the_total_sent_loses_nothing_when_backends_and_pools_go() -> None:
+    gate = gate_with(spec("a", 4), spec("b", 4, models=("n",)))
+    for model in ("m", "m", "n"):
+        lease = leased(gate, 0.0, ask(model))
+        gate.note_dispatch(lease)
+        gate.release(lease, OK, 1.0)
+    gate.remove_backend("b", 2.0)
+    gate.remove_backend("a", 2.0)
+    gate.put_backend(spec("c", 4), 3.0)
+    gate.put_backend(spec("a", 4, models=("o",)), 2.0 + 2 * 3600.0, new_server=True)
+    view = take_view(gate, 2.0 + 2 * 3600.0)
+    assert view.dispatched == 3
+    assert sum(one.dispatched for one in view.backends.values()) == 0
+    assert sum(one.dispatched for one in view.pools.values()) == 2
+
+
 def test_a_limit_shows_why_it_is_what_it_is() -> None:
     gate = gate_with(spec("a", 8), spec("b", 0), spec("c", 8))
     for _ in range(3):

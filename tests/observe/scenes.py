@@ -96,6 +96,7 @@ def view(
         "wait_p95_s": 0.0,
         "wait_p99_s": 0.0,
         "rejected": {reason: sum(one.rejected[reason] for one in pools) for reason in Reason},
+        "dispatched": sum(one.dispatched for one in pools),
         "asked": 0,
         "open_leases": 0,
         "refused": 0,

@@ -40,6 +40,7 @@ def test_an_idle_router_shows_every_key_of_the_contract_in_its_order() -> None:
     assert [key for key in state if key in contract] == contract
     assert state["reject_counts"] == {reason.value: 0 for reason in Reason}
     assert state["inflight"] == state["dispatch_counts"] == {"sim-a": 0}
+    assert state["dispatched_total"] == 0
     assert state["uptime_sec"] == 10.0
     assert state["warnings"] == []
     assert set(state["pools"]["m"]) >= {
@@ -68,7 +69,7 @@ def test_the_figures_are_those_of_the_view() -> None:
                       effective_concurrency=None, drain_rate_per_s=41.0004,
                       rejected=reasons(queue_full=2)),
                  pool("unknown", (), listed=False)),
-                mode=Mode.SUPERFAST, queue_depth_multiplier=2.5, wait_p95_s=0.25,
+                mode=Mode.SUPERFAST, dispatched=155, queue_depth_multiplier=2.5, wait_p95_s=0.25,
             ),
             AROUND,
         )
@@ -79,6 +80,7 @@ def test_the_figures_are_those_of_the_view() -> None:
     assert state["queue_wait_p95_sec"] == 0.25
     assert state["inflight"] == {"sim-a": 3}
     assert state["dispatch_counts"] == {"sim-a": 120}
+    assert state["dispatched_total"] == 155, "what backends that left were sent counts too"
     assert state["reject_counts"]["queue_full"] == 2
     assert list(state["pools"]) == ["m"], "unlisted pools are not shown"
     m = state["pools"]["m"]

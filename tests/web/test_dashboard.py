@@ -113,6 +113,20 @@ async def test_every_figure_is_the_one_of_the_state(scene: Scene, browser: Brows
         assert [line for line in tiles.splitlines() if line.isdigit()] == ["2", "3", "3"]
 
 
+async def test_the_tiles_lose_nothing_when_a_backend_leaves(scene: Scene, browser: Browser) -> None:
+    tasks = scene.ask(2)
+    await scene.running.until(lambda state: sum(state["inflight"].values()) == 2)
+    scene.engines[0].release_all()
+    assert [await task for task in tasks] == [200, 200]
+    assert await scene.ask(1, model="nobody")[0] == 503
+    assert (await scene.running.admin("DELETE", "backends/a")).status == 204
+    await scene.running.until(lambda state: "a" not in state["backends"])
+    async with watching(browser, scene.url) as seen:
+        tiles = await seen.find("#overview").inner_text()
+        assert "2 sent since the start" in tiles
+        assert "since the start; 1 of no pool below" in tiles
+
+
 async def test_a_pool_says_whether_its_capacity_suffices(scene: Scene, browser: Browser) -> None:
     async with watching(browser, scene.url) as seen:
         await seen.shows(POOL, "Too few requests to judge.")

@@ -15,6 +15,12 @@ function tile(label) {
   };
 }
 
+/** The refusals that no card of a pool counts: of unknown models, without a key, of pools that are gone. */
+function refusedWords(state, refused) {
+  const inPools = sum(Object.values(state.pools).flatMap((pool) => Object.values(pool.rejected)));
+  return refused > inPools ? `since the start; ${count(refused - inPools)} of no pool below` : "since the start";
+}
+
 /** Show the totals of a state, also in the tab's title. */
 export function showOverview(state) {
   const running = sum(Object.values(state.inflight));
@@ -23,10 +29,10 @@ export function showOverview(state) {
   follow(
     byId("overview"),
     [
-      ["In flight", [count(running), `${count(sum(Object.values(state.dispatch_counts)))} sent since the start`]],
+      ["In flight", [count(running), `${count(state.dispatched_total)} sent since the start`]],
       ["Parked", [count(parked), `${bytes(state.parked_bytes)} of request bodies held`]],
       ["Wait p95", [duration(state.queue_wait_p95_sec), `p50 ${duration(state.queue_wait_p50_sec)}, p99 ${duration(state.queue_wait_p99_sec)}`]],
-      ["Refused", [count(refused), "since the start"]],
+      ["Refused", [count(refused), refusedWords(state, refused)]],
     ],
     tile,
   );
