@@ -64,10 +64,10 @@ def client_gone(request: web.BaseRequest) -> bool:
 
 
 def has_unread_bytes(transport: asyncio.Transport | None) -> bool:
-    """Say whether bytes of the client wait in the kernel, while we read at all.
+    """Say whether bytes of the peer wait in the kernel, while we read at all.
 
     Timers run before the loop reads: to close an idle connection then resets the request that has
-    just come (aiohttp#9138).
+    just come (aiohttp#9138). So may a request be sent on a connection before that.
     """
     if transport is None or not transport.is_reading():
         return False

@@ -22,6 +22,7 @@ from typing import cast
 from lifeboat.core.exhaustion import is_ours
 from lifeboat.core.vocabulary import Verdict
 from lifeboat.wire.deadlines import Deadlines
+from lifeboat.wire.downstream import has_unread_bytes
 from lifeboat.wire.exchange import Exchange
 from lifeboat.wire.headers import RawHeaders
 from lifeboat.wire.upstream import Target, UpstreamError, head_start
@@ -336,8 +337,10 @@ class PooledUpstream:
             connection = waiting.pop()
             if not waiting:
                 del self._idle[origin]
-            if connection.alive:
+            if connection.alive and not has_unread_bytes(connection.transport):
                 return connection
+            # What it said unasked must not be the answer to a request.
+            connection.abort()
         return None
 
     def opened(self, connection: UpstreamConnection) -> None:

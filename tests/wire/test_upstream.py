@@ -341,7 +341,8 @@ async def test_silence_within_the_answer_is_an_idle_timeout(upstream: PooledUpst
                 await answer.read()
             assert failure.value.verdict is Verdict.IDLE_TIMEOUT
             assert failure.value.answer_begun
-        assert 0.14 <= asyncio.get_running_loop().time() - started < 1.0
+        # The default would be ten minutes.
+        assert 0.14 <= asyncio.get_running_loop().time() - started < 8.0
         await asyncio.wait_for(backend.peers[0].gone.wait(), 5)
 
 
@@ -349,14 +350,14 @@ async def test_slow_but_steady_is_not_silent(upstream: PooledUpstream) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send(CHUNKED)
-        for _ in range(8):
+        for _ in range(12):
             await asyncio.sleep(0.1)
             await peer.chunk(b"x")
         await peer.send(b"0\r\n\r\n")
 
     async with ScriptedBackend(script) as backend:
-        answer = await send(upstream, backend, idle_timeout_s=0.3)
-        assert await whole(answer) == b"x" * 8
+        answer = await send(upstream, backend, idle_timeout_s=0.9)
+        assert await whole(answer) == b"x" * 12
 
 
 async def test_a_pause_of_our_own_is_no_silence_of_the_backend(upstream: PooledUpstream) -> None:
@@ -370,9 +371,9 @@ async def test_a_pause_of_our_own_is_no_silence_of_the_backend(upstream: PooledU
         await peer.request()
 
     async with ScriptedBackend(script) as backend:
-        answer = await send(upstream, backend, idle_timeout_s=0.3)
+        answer = await send(upstream, backend, idle_timeout_s=0.7)
         assert await answer.read() == b"x"
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.9)
         assert await whole(answer) == b"xxxxx"
 
 
@@ -436,7 +437,7 @@ async def test_an_answer_before_the_body_was_read_is_taken(upstream: PooledUpstr
         assert answer.status == 413
         assert await whole(answer) == b"big"
         # What was not sent can never be taken for the next request.
-        await until(lambda: upstream.open_connections == 0, 1.0)
+        await until(lambda: upstream.open_connections == 0)
 
 
 async def test_garbage_is_a_reset(upstream: PooledUpstream) -> None:
@@ -700,5 +701,17 @@ async def test_cancelled_at_any_moment_of_connecting_nothing_stays_open(
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         await until(lambda: upstream.open_connections == 0)
-        async with asyncio.timeout(2.0):
+        async with asyncio.timeout(10.0):
             await upstream.close()
+
+
+async def test_what_came_unasked_and_is_not_read_yet_is_no_answer(upstream: PooledUpstream) -> None:
+    """Bytes that wait in the kernel when the connection is taken would be the next one's answer."""
+    late = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"
+    async with ScriptedBackend(echo_ok) as backend:
+        assert await whole(await send(upstream, backend)) == b"hi"
+        # Written in this step: they are there, and the loop has had no turn to read them.
+        backend.peers[0].writer.write(late)
+        answer = await send(upstream, backend)
+        assert (answer.status, await whole(answer)) == (200, b"hi")
+        assert backend.connections == 2
