@@ -19,7 +19,7 @@ import aiohttp
 
 from lifeboat.core.urls import join
 from lifeboat.core.vocabulary import Capability, Kind
-from lifeboat.fleet.engines import PROPS_PATH, parse_props
+from lifeboat.fleet.engines import PROPS_PATH, SEATS_PATH, parse_props, parse_seats
 from lifeboat.fleet.inquiry import AGENT, AskError, Inquirer, Reply
 from lifeboat.fleet.listings import MODELS_PATH, Listing, NoListingError, parse_listing
 from lifeboat.fleet.members import Member, Origin
@@ -140,9 +140,13 @@ class Agent:
         listed = await self._ask(MODELS_PATH)
         if listed is None or listed.status >= 500:
             return None
-        if self._told.kind is not None:
-            return Learned(self._told.kind)
-        return Learned(_kind_of(_listing(listed)))
+        kind = self._told.kind or _kind_of(_listing(listed))
+        return Learned(kind, await self._seats() if kind is Kind.SIMULATED else None)
+
+    async def _seats(self) -> int | None:
+        """Return the seats of a simulated server, None where it does not tell them."""
+        told = await self._ask(SEATS_PATH)
+        return parse_seats(told.body) if told is not None and told.status == 200 else None
 
     async def _leave(self, session: aiohttp.ClientSession) -> None:
         """Drain the server, wait until the router has nothing running there, and remove it."""
@@ -224,9 +228,13 @@ def registration_of(told: Beside, learned: Learned) -> dict[str, object]:
     return {key: value for key, value in body.items() if value is not None}
 
 
+_KIND_OF_OWNER = {"vllm": Kind.VLLM, "lifeboat-sim": Kind.SIMULATED}
+"""What a server's list of models calls their owner -> what software it is."""
+
+
 def _kind_of(listing: Listing) -> Kind:
     owners = {model.owned_by for model in listing.models}
-    return Kind.VLLM if "vllm" in owners else Kind.OPENAI
+    return next((kind for owner, kind in _KIND_OF_OWNER.items() if owner in owners), Kind.OPENAI)
 
 
 def _listing(reply: Reply) -> Listing:

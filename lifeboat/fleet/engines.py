@@ -8,6 +8,8 @@
   `/v1/models` (listings).
 - openai: the cap alone, where its list has one.
 
+A simulated server also says its seats (`/control/capacity`), for the agent beside it.
+
 Held by tests/fleet/test_pure_parts.py.
 """
 
@@ -22,6 +24,7 @@ from typing import cast
 from lifeboat.core.vocabulary import Kind
 
 METRICS_PATH, PROPS_PATH, SLOTS_PATH = "/metrics", "/props", "/slots"
+SEATS_PATH = "/control/capacity"
 
 _LABELS_AND_VALUE = rb"(?:\{[^\n]*\})?[ \t]+([0-9.eE+-]{1,32})"
 
@@ -105,6 +108,22 @@ def parse_slots(body: bytes) -> Load:
     if any("state" in row for row in rows):
         return Load(sum(row.get("state") not in (0, None) for row in rows))
     return Load()
+
+
+def parse_seats(body: bytes) -> int | None:
+    """Return the seats of a simulated server: the sum of `max_num_seqs` over its models."""
+    try:
+        rows: object = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(rows, list):
+        return None
+    seats = [
+        _count(cast("Mapping[str, object]", row).get("max_num_seqs"))
+        for row in cast("list[object]", rows)
+        if isinstance(row, dict)
+    ]
+    return sum(count or 0 for count in seats) or None
 
 
 def _object(body: bytes) -> Mapping[str, object]:
