@@ -226,6 +226,8 @@ class Gate(Judge):
 
     def set_rules(self, rules: GateRules, now: float) -> None:
         """Replace the settings: they govern later arrivals, and whoever now fits is granted."""
+        if rules.limits != self.rules.limits:
+            self.pools.forget_rates()
         self.rules = rules
         self.seats.set_rules(rules.limits, now)
         renamed = self.seats.name_models(frozenset(rules.pools), now)

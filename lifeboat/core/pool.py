@@ -128,3 +128,8 @@ class Pools(dict[str, Pool]):
                 pool.gone_at = now
             elif now - pool.gone_at > POOL_KEPT_S and not pool.depth and not pool.in_flight:
                 del self[name]
+
+    def forget_rates(self) -> None:
+        """Drop every measured drain rate: it was that of other limits."""
+        for pool in self.values():
+            pool.drain.forget()

@@ -110,6 +110,7 @@ def _pool(gate: Gate, pool: Pool, now: float) -> PoolView:
         wait_p99_s=p99_s,
         dispatched=pool.dispatched,
         drain_rate_per_s=pool.drain.per_second(now, oldest_s),
+        drain_seen=pool.drain.seen,
         rejected=dict(pool.rejected),
         listed=pool.name != UNKNOWN_POOL or pool.name in gate.seats.directory.members,
         flow=flow,

@@ -52,6 +52,7 @@ class PoolView:
     in_flight: leases of this pool (not of its backends, which other pools may share).
     wait_*_s: percentiles over requests parked and then granted or expired, last 5 minutes.
     drain_rate_per_s: leases finished per second of late; None where too few were seen to tell.
+    drain_seen: finishes since that record was last empty: how far its rate is to be trusted.
     rejected: every reason, zeros included.
     flow: what came and went of late. max_requests_per_minute: None = no limit.
     listed: False for the pool that requests for unknown names are counted under: it is in the
@@ -73,6 +74,7 @@ class PoolView:
     wait_p99_s: float
     dispatched: int
     drain_rate_per_s: float | None
+    drain_seen: int
     rejected: Mapping[Reason, int]
     listed: bool = True
     flow: Flow = NO_FLOW

@@ -167,11 +167,15 @@ class DrainRate:
     busy time, stretched until 5 finishes are in it, none older than 10 minutes.
 
     It is a figure of the pool's own finishes, so a pool that shares its backends reads its share.
+
+    seen: finishes counted since the record was last empty, those that have left the window
+    included: what a judgement may ask for before it trusts the rate.
     """
 
-    __slots__ = ("_buckets", "_busy_s", "_count", "_full_at", "_last_at")
+    __slots__ = ("_buckets", "_busy_s", "_count", "_full_at", "_last_at", "seen")
 
     def __init__(self) -> None:
+        self.seen = 0
         self._buckets: deque[_Bucket] = deque()
         self._count = 0
         self._busy_s = 0.0
@@ -206,6 +210,17 @@ class DrainRate:
         bucket.busy_s += gap_s
         self._count += 1
         self._busy_s += gap_s
+        self.seen += 1
+
+    def forget(self) -> None:
+        """Start anew: what was measured under other limits says nothing about these.
+
+        When the last lease ended stays known, or the next one would count its whole hold as busy.
+        """
+        self._buckets.clear()
+        self._count = self.seen = 0
+        self._busy_s = 0.0
+        self._full_at = -math.inf
 
     def per_second(self, now: float, pressed_for_s: float = 0.0) -> float | None:
         """Return finishes per second under pressure, or None where too few were seen to tell.
@@ -241,6 +256,7 @@ class DrainRate:
         if not buckets:
             # Sums of floats drift by rounding: an empty record starts from a true zero.
             self._busy_s = 0.0
+            self.seen = 0
 
 
 RETRY_AFTER_MAX_S = 119.0

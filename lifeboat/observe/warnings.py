@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 from urllib.parse import urlsplit, urlunsplit
 
+from lifeboat.core.capacity import MIN_SAMPLES
 from lifeboat.core.limits import LimitReason
 from lifeboat.core.rates import WINDOW_S
 from lifeboat.core.urls import spelled_out
@@ -104,11 +105,15 @@ hovers about the border would else be logged again and again."""
 
 
 def undrainable(view: GateView, expected_rates: Mapping[str, float]) -> list[Warned]:
-    """Return the ceilings that cannot drain within the TTL: their last are promised a timeout."""
+    """Return the ceilings that cannot drain within the TTL: their last are promised a timeout.
+
+    A rate of a few requests is that of their lengths, not of the pool: it takes as many as a
+    verdict on the capacity does. Until then the rate known of the engines counts.
+    """
     found: list[Warned] = []
     for name, pool in _queueing(view):
         rate = pool.drain_rate_per_s
-        if rate is not None:
+        if rate is not None and pool.drain_seen >= MIN_SAMPLES:
             if _drains(pool, rate) < _most_parked(pool):
                 found.append(_drained_too_slowly(name, pool, rate))
         elif _drains(pool, expected_rates.get(name, inf)) < _most_parked(pool):

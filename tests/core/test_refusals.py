@@ -74,6 +74,29 @@ def test_retry_after_is_left_out_while_it_would_be_a_guess() -> None:
     assert refused(gate, 8.0).retry_after_s == pytest.approx(1.0, rel=0.2)
 
 
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({"mode": Mode.SUPERFAST}, False),
+        ({"mode": Mode.QUEUE_ALL}, False),
+        ({"share": 0.5}, False),
+        ({}, True),
+        ({"boost_s": 3.0, "max_depth": 0}, True),
+    ],
+)
+def test_a_rate_measured_under_other_limits_is_forgotten(change: dict, kept: bool) -> None:
+    gate = gate_with(spec("a", 1), rules=replace(QUEUED, max_depth=0))
+    for second in range(8):
+        running = leased(gate, float(second))
+        gate.note_dispatch(running)
+        gate.release(running, OK, second + 1.0)
+    leased(gate, 8.0)
+    assert refused(gate, 8.0).retry_after_s is not None
+    gate.set_rules(replace(gate.rules, **{"queue_all_depth_multiplier": 0.0, **change}), 8.0)
+    assert (refused(gate, 8.0).retry_after_s is not None) is kept
+    assert (gate.pools["m"].drain.seen == 8) is kept
+
+
 def test_nothing_in_service_says_what_each_backend_does() -> None:
     gate = gate_with(*(spec(name, 1) for name in "abcdefghij"))
     gate.remove_backend("j", 0.0)

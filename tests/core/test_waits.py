@@ -148,6 +148,26 @@ def test_too_few_finishes_are_no_rate() -> None:
     assert rate.per_second(now + 0.25) is not None
 
 
+def test_what_was_seen_outlives_the_window_until_the_record_is_empty() -> None:
+    rate = DrainRate()
+    now = run_slots(rate, start=0.0, count=40, slots=1, held_s=10.0)
+    assert rate.per_second(now) == pytest.approx(0.1)
+    assert rate.seen == 40
+    assert rate.per_second(now + 601.0) is None
+    assert rate.seen == 0
+
+
+def test_a_forgotten_rate_is_measured_anew_from_what_comes_after() -> None:
+    rate = DrainRate()
+    now = run_slots(rate, start=0.0, count=100, slots=1, held_s=1.0)
+    rate.forget()
+    assert (rate.per_second(now), rate.seen) == (None, 0)
+    for number in range(1, 6):
+        rate.finished(now + number / 8, now, True)
+    assert rate.per_second(now + 5 / 8) == pytest.approx(8.0)
+    assert rate.seen == 5
+
+
 def test_light_load_says_nothing_about_the_rate() -> None:
     rate = DrainRate()
     now = run_slots(rate, start=0.0, count=500, slots=1, held_s=1.0, full=False)

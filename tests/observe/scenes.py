@@ -66,6 +66,7 @@ def pool(name: str = "m", members: tuple[str, ...] = ("sim-a",), **changes: Any)
         "wait_p99_s": 0.0,
         "dispatched": 0,
         "drain_rate_per_s": None,
+        "drain_seen": 20,
         "rejected": reasons(),
     }
     given.update(changes)

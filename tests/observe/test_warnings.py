@@ -37,6 +37,7 @@ def test_requests_waiting_inside_a_server_are_a_warning() -> None:
         ({"drain_rate_per_s": 2.0, "queue_limit": 61}, True),
         ({"drain_rate_per_s": 2.0, "queue_limit": 60}, False),
         ({"drain_rate_per_s": None, "queue_limit": 61}, False),
+        ({"drain_rate_per_s": 2.0, "queue_limit": 61, "drain_seen": 19}, False),
         ({"drain_rate_per_s": 2.0, "queue_limit": 61, "queue_ttl_s": 31.0}, False),
         ({"drain_rate_per_s": 2.0, "queue_limit": 61, "queue_enabled": False}, False),
     ],
@@ -60,6 +61,8 @@ def test_a_ceiling_that_cannot_drain_within_the_ttl_is_a_warning(
         # What was measured counts, once it was.
         (2.0, {"queue_limit": 61, "drain_rate_per_s": 9.0}, False),
         (9.0, {"queue_limit": 61, "drain_rate_per_s": 2.0}, True),
+        # Of a few requests it counts not yet.
+        (9.0, {"queue_limit": 61, "drain_rate_per_s": 2.0, "drain_seen": 19}, False),
     ],
 )
 def test_before_a_rate_was_measured_the_known_one_of_the_engines_counts(
