@@ -155,7 +155,7 @@ class Judge:
         seats = self.seats.of(key)
         if not ask.gated or not any(seat.in_service for seat in seats):
             if not (ask.gated and rules.holds(pool.name)):
-                return refusals.nothing_in_service(self, pool, route, now)
+                return refusals.nothing_in_service(self, pool, route, ask, key)
         elif not rules.queues(pool.name) and place.ttl_s is None:
             return refusals.no_room(self, pool, seats, now)
         if not self.parks:

@@ -1,7 +1,7 @@
 """The gate's refusals: the facts and the sentence of each, named with the knob that changes it.
 
 Source: the contract's section 5: a message names the limit, its value, and the knob. Held by
-tests/core/test_refusals.py.
+tests/core/test_refusals.py and test_nothing_in_service.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from lifeboat.core.fit import Route, shorten
+from lifeboat.core.fit import Route, shorten, why_not
 from lifeboat.core.pool import Pool
 from lifeboat.core.rules import GateRules
 from lifeboat.core.seat import Seat
@@ -127,15 +127,27 @@ def queue_timeout(
     )
 
 
-def nothing_in_service(gate: Pressed, pool: Pool, route: Route, now: float) -> Refusal:
-    """A known model, and no backend of it that can be asked now: temporary."""
+def nothing_in_service(
+    gate: Pressed, pool: Pool, route: Route, ask: Ask, candidates: frozenset[str]
+) -> Refusal:
+    """A known model, and no backend of it that this request can be sent to now: temporary.
+
+    candidates: those that fit the request and have not failed it. What is in service and none of
+    them is named with what keeps the request away from it, or the sentence would deny itself.
+    """
     seats = [gate.seats.by_name[name] for name in pool.members]
-    states = ", ".join(f"{seat.spec.name} {_state(seat)}" for seat in seats[:NAMES_LISTED])
-    reason = route.absent or f"no backend for {shorten(route.model)} is in service: {states}"
+    obstacles = {seat: _obstacle(seat, ask, candidates) for seat in seats}
+    # Those that could be waited for come first: the list is cut.
+    absent = [f"{seat.spec.name} {_state(seat)}" for seat in seats if obstacles[seat] is None]
+    others = [f"{seat.spec.name} {why}" for seat, why in obstacles.items() if why is not None]
+    words = ", ".join([*absent, *others][:NAMES_LISTED])
+    which = " that can take this request" if others else ""
+    reason = route.absent or f"no backend for {shorten(route.model)}{which} is in service: {words}"
+    one = "one that can take it" if others else "one"
     return Refusal(
         Reason.NO_BACKENDS,
-        f"{reason}; start or undrain one, or set LIFEBOAT_LB_HOLD_WHEN_DOWN=true to park requests "
-        "meanwhile",
+        f"{reason}; start or undrain {one}, or set LIFEBOAT_LB_HOLD_WHEN_DOWN=true to park "
+        "requests meanwhile",
         pool=pool.name,
         temporary=True,
         effective_limits=_limits(seats),
@@ -185,6 +197,15 @@ def _listed(limits: dict[str, int | None]) -> str:
     shown = [f"{name}: {limit}" for name, limit in list(limits.items())[:NAMES_LISTED]]
     more = f" and {len(limits) - NAMES_LISTED} more" if len(limits) > NAMES_LISTED else ""
     return ", ".join(shown) + more
+
+
+def _obstacle(seat: Seat, ask: Ask, candidates: frozenset[str]) -> str | None:
+    """Return what keeps a request away from a backend whether it is in service or not."""
+    spec = seat.spec
+    why = why_not(spec, ask.model, ask.capability, ask.estimate.tokens)
+    if why is not None:
+        return f"cannot: {why}"
+    return "has failed it" if seat.in_service and spec.name not in candidates else None
 
 
 def _state(seat: Seat) -> str:
