@@ -345,7 +345,7 @@ async def test_a_view_shows_nothing_that_is_already_over() -> None:
 
 async def test_drained_waits_for_the_last_lease_and_the_last_waiter() -> None:
     scene = Scene()
-    await asyncio.wait_for(scene.door.drained(), 1)
+    await asyncio.wait_for(scene.door.drained(), 10)
     lease = await scene.lease()
     (task,) = await scene.waiting()
     drained = asyncio.create_task(scene.door.drained())
@@ -356,7 +356,7 @@ async def test_drained_waits_for_the_last_lease_and_the_last_waiter() -> None:
     assert not drained.done()
     assert isinstance(found, Lease)
     scene.door.close(found, OK)
-    await asyncio.wait_for(drained, 1)
+    await asyncio.wait_for(drained, 10)
 
 
 async def test_drained_is_told_when_the_last_who_is_parked_is_refused() -> None:
@@ -367,7 +367,7 @@ async def test_drained_is_told_when_the_last_who_is_parked_is_refused() -> None:
     await asyncio.sleep(0)
     assert not drained.done()
     scene.door.reconfigure(lambda gate, now: gate.drain(now, serve_parked=False))
-    await asyncio.wait_for(drained, 1)
+    await asyncio.wait_for(drained, 10)
     assert isinstance(await task, Refusal)
 
 
@@ -376,7 +376,7 @@ async def test_draining_answers_the_parked_at_once() -> None:
     lease = await scene.lease()
     (task,) = await scene.waiting()
     scene.door.reconfigure(lambda gate, now: gate.drain(now, serve_parked=False))
-    found = await asyncio.wait_for(task, 1)
+    found = await asyncio.wait_for(task, 10)
     assert isinstance(found, Refusal) and found.reason is Reason.SHUTTING_DOWN
     scene.door.close(lease, OK)
-    await asyncio.wait_for(scene.door.drained(), 1)
+    await asyncio.wait_for(scene.door.drained(), 10)

@@ -95,7 +95,7 @@ def configured(
     """Return a configuration with a quick pace of probes."""
     plain = load({"backend": ["http://127.0.0.1:1"]}, {}, Path("/"))
     quick = {
-        "probe_interval_s": 0.1, "probe_timeout_s": 0.15, "models_interval_s": 0.15, **settings,
+        "probe_interval_s": 0.1, "probe_timeout_s": 0.5, "models_interval_s": 0.15, **settings,
     }  # fmt: skip
     return replace(
         plain,
@@ -172,7 +172,7 @@ async def running(house: House) -> AsyncIterator[House]:
     house.door.stop()
 
 
-async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
     """Wait until a condition holds; fail when it does not in time."""
     async with asyncio.timeout(within_s):
         while True:

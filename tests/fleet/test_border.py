@@ -151,7 +151,7 @@ async def test_where_the_engine_does_not_tell_in_time_the_estimate_stands(
         answer = await running.ask(CHAT, chat_body(TEXT))
         assert answer.status == 200
         assert len(engine.asked) == 1
-        assert answer.took_s < BUDGET_S + 0.5
+        assert answer.took_s < BUDGET_S + 2.0
         state = await running.state()
         assert (state["backends"]["a"]["health"], state["backends"]["a"]["failed"]) == ("up", 0)
 

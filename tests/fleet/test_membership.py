@@ -54,11 +54,11 @@ async def test_the_parked_are_served_by_a_newcomer_at_once() -> None:
 
 
 async def test_one_that_names_its_models_serves_before_any_probe() -> None:
-    async with serving() as [server], house_of() as house:
+    async with serving() as [server], house_of(probe_timeout_s=20.0) as house:
         server.hanging = {"/health", "/v1/models"}
         before = asyncio.get_running_loop().time()
         await house.fleet.register(announced("b", server, models=["m"]))
-        assert asyncio.get_running_loop().time() - before < 0.2
+        assert asyncio.get_running_loop().time() - before < 5.0
         assert (await taken(house)).backend == "b"
 
 
@@ -115,12 +115,12 @@ async def test_a_removed_backend_takes_nothing_new_and_its_requests_run_on() -> 
 
 async def test_one_whose_heartbeat_stops_leaves_and_one_that_beats_stays() -> None:
     async with serving(2) as [one, two], house_of() as house:
-        await house.fleet.register(beating("gone", one, 0.3))
-        await house.fleet.register(beating("here", two, 0.3))
+        await house.fleet.register(beating("gone", one, 1.0))
+        await house.fleet.register(beating("here", two, 1.0))
         lease = await taken(house)
-        for _ in range(8):
+        for _ in range(16):
             await asyncio.sleep(0.1)
-            await house.fleet.register(beating("here", two, 0.3))
+            await house.fleet.register(beating("here", two, 1.0))
         kept = set(house.fleet.members()) - {lease.backend}
         assert kept <= {"here"} and "here" in house.fleet.members()
         house.door.close(lease, DONE)

@@ -108,14 +108,14 @@ def test_a_large_page_costs_little() -> None:
     page = line * 40_000 + VLLM_PAGE
     before = time.process_time()
     assert parse_metrics(page, Kind.VLLM) == Load(5, 1)
-    assert time.process_time() - before < 0.5
+    assert time.process_time() - before < 5.0
 
 
 def test_a_page_of_one_endless_line_costs_little() -> None:
     page = b"vllm:num_requests_running{" + b"}" * 2_000_000
     before = time.process_time()
     assert parse_metrics(page, Kind.VLLM) == Load()
-    assert time.process_time() - before < 1.0
+    assert time.process_time() - before < 10.0
 
 
 def test_props_tell_slots_and_the_context_of_one_slot() -> None:

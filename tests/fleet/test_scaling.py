@@ -233,13 +233,13 @@ async def test_replicas_join_after_their_start_up_and_leave_when_superfluous() -
 
 
 async def test_what_is_no_longer_wanted_when_it_has_started_does_not_join() -> None:
-    slow = replace(QUICK, startup_s=1.0, scale_down_delay_s=0.3)
+    slow = replace(QUICK, startup_s=2.0, scale_down_delay_s=0.3)
     async with scaled_house(slow) as (house, autoscaler, demand):
         demand[0] = 8
         await until(lambda: bool(autoscaler.status()) and autoscaler.status()["m"].wanted == 4)
         demand[0] = 1
         await until(lambda: autoscaler.status()["m"].wanted == 1)
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(2.4)
         assert set(house.fleet.members()) == {"sim-1"}
 
 

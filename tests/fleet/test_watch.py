@@ -27,8 +27,8 @@ async def test_a_server_that_hangs_does_not_hold_up_the_start() -> None:
     async with serving(2) as [good, hung]:
         hung.hanging = {"/health", "/v1/models"}
         before = asyncio.get_running_loop().time()
-        async with house_of(backend("a", good), backend("b", hung), probe_timeout_s=5.0) as house:
-            assert asyncio.get_running_loop().time() - before < 1.5
+        async with house_of(backend("a", good), backend("b", hung), probe_timeout_s=20.0) as house:
+            assert asyncio.get_running_loop().time() - before < 8.0
             assert [entry.id for entry in house.fleet.listing()] == ["m"]  # BUG-117
 
 
@@ -43,25 +43,30 @@ async def test_a_server_that_is_not_there_is_down_at_once_and_back_within_a_paus
 
 PATIENT = Pace(soonest_s=0.05, longest_s=30.0, first_s=0.3)
 """Its pauses double without a bound that a test could see."""
+GROWN_S = 2.1
+"""By then they were 0.05, 0.1, .. 0.8 s, and the next is 1.6 s: the probe after that is due when
+at least 2.8 s have passed, and later where the machine is slow."""
+SOON_S = 0.65
+"""Before that."""
 
 
 async def test_a_backend_that_is_down_is_probed_often_while_somebody_asks_for_it() -> None:
     async with serving() as [server]:
         await server.down()
         async with house_of(backend("a", server, models=("m",)), pace=PATIENT) as house:
-            await asyncio.sleep(0.9)  # the next pause is 0.8 s by now
+            await asyncio.sleep(GROWN_S)
             house.fleet.nudge("m")
             await asyncio.sleep(0.02)
             await server.up()
             house.fleet.nudge("m")
-            await until(lambda: house.health("a") == "up", within_s=0.3)
+            await until(lambda: house.health("a") == "up", within_s=SOON_S)
 
 
 async def test_one_that_nobody_wants_is_left_alone_for_longer_and_longer() -> None:
     async with serving() as [server]:
         await server.down()
         async with house_of(backend("a", server, models=("m",)), pace=PATIENT) as house:
-            await asyncio.sleep(0.9)
+            await asyncio.sleep(GROWN_S)
             await server.up()
             await asyncio.sleep(0.3)
             assert house.health("a") == "down"
@@ -74,9 +79,9 @@ async def test_parked_requests_count_as_asking() -> None:
             backend("a", server, models=("m",)), hold_when_down=True, pace=PATIENT
         ) as house:
             waiting = asyncio.get_running_loop().create_task(house.door.enter(ASK))
-            await asyncio.sleep(0.9)
+            await asyncio.sleep(GROWN_S)
             await server.up()
-            async with asyncio.timeout(0.3):
+            async with asyncio.timeout(SOON_S):
                 lease = await waiting
             assert isinstance(lease, Lease)
             house.door.close(lease, Outcome(Verdict.ANSWERED, 200))
@@ -87,14 +92,14 @@ async def test_traffic_of_its_pools_counts_as_asking_though_others_serve_it() ->
         await one.down()
         backends = backend("a", one, models=("m",)), backend("b", two, models=("m",))
         async with house_of(*backends, pace=PATIENT) as house:
-            for _ in range(18):
+            for _ in range(round(GROWN_S / 0.05)):
                 lease = await house.door.enter(ASK)
                 assert isinstance(lease, Lease)
                 house.door.reconfigure(lambda gate, now, lease=lease: gate.note_dispatch(lease))
                 house.door.close(lease, Outcome(Verdict.ANSWERED, 200))
                 await asyncio.sleep(0.05)
             await one.up()
-            await until(lambda: house.health("a") == "up", within_s=0.3)
+            await until(lambda: house.health("a") == "up", within_s=SOON_S)
 
 
 async def test_a_refusal_that_nobody_reports_is_noticed_within_a_beat() -> None:
@@ -106,7 +111,7 @@ async def test_a_refusal_that_nobody_reports_is_noticed_within_a_beat() -> None:
         lease = await house.door.enter(ASK)
         assert isinstance(lease, Lease)
         house.door.close(lease, Outcome(Verdict.REFUSED))
-        await until(lambda: house.health("a") == "up", within_s=0.4)
+        await until(lambda: house.health("a") == "up", within_s=10.0)
 
 
 async def test_a_refused_request_brings_the_probe_forward() -> None:
@@ -119,7 +124,7 @@ async def test_a_refused_request_brings_the_probe_forward() -> None:
         house.door.close(lease, Outcome(Verdict.REFUSED))
         assert house.health("a") == "down"
         house.fleet.saw_refusal("a")
-        await until(lambda: house.health("a") == "up", within_s=0.3)
+        await until(lambda: house.health("a") == "up", within_s=10.0)
 
 
 async def test_a_model_that_loads_is_no_backend_yet_and_one_as_soon_as_it_is_ready() -> None:
@@ -128,7 +133,7 @@ async def test_a_model_that_loads_is_no_backend_yet_and_one_as_soon_as_it_is_rea
         async with house_of(backend("a", server, Kind.GGUF, models=("m",))) as house:
             assert house.health("a") == "loading"
             server.answers["/health"] = (200, "")
-            await until(lambda: house.health("a") == "up", within_s=0.5)
+            await until(lambda: house.health("a") == "up", within_s=3.0)
 
 
 async def test_failed_probes_eject_one_of_two_but_never_the_last() -> None:
@@ -305,6 +310,7 @@ async def test_fifty_backends_are_all_listed_though_first_answers_come_late() ->
     async with serving() as [server]:
         server.lists(*(f"m{n}" for n in range(50)))
         many = [backend(f"b{n}", server) for n in range(50)]
-        async with house_of(*many, probe_interval_s=30.0, models_interval_s=30.0) as house:
+        rarely = {"probe_interval_s": 30.0, "models_interval_s": 30.0, "probe_timeout_s": 5.0}
+        async with house_of(*many, **rarely) as house:
             await until(lambda: all(house.models(f"b{n}") for n in range(50)))
             assert len(house.fleet.listing()) == 50

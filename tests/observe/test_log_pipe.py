@@ -66,7 +66,7 @@ def test_a_reader_that_stopped_reading_blocks_nobody_and_the_loss_is_told() -> N
         started = time.monotonic()
         for _ in range(20_000):
             pipe.handle(record)
-        assert time.monotonic() - started < 5.0
+        assert time.monotonic() - started < 30.0
         assert pipe.dropped > 15_000
 
         with os.fdopen(reading, "r", encoding="utf-8") as reader:
@@ -91,7 +91,7 @@ def test_closing_does_not_wait_for_ever_for_a_reader_that_is_gone(
         pipe.handle(log.makeRecord(log.name, logging.INFO, "f", 0, "x" * 1000, (), None))
     started = time.monotonic()
     pipe.close()
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 20.0
     # Let the thread end: what it still writes goes nowhere.
     os.set_blocking(reading, False)
     while pipe._thread.is_alive():

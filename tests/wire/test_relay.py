@@ -378,7 +378,7 @@ async def test_a_client_that_reads_a_little_now_and_then_is_not_cut_off() -> Non
         await peer.send(b"x" * (16 << 20))
         await peer.watch()
 
-    async with front(script, write_timeout_s=0.4) as this:
+    async with front(script, write_timeout_s=1.0) as this:
         client = await RawClient.connect(this.port, receive_buffer=32768)
         await client.post("/v1/x")
         await client.head()
