@@ -83,7 +83,8 @@ def parse_head(head: bytes) -> Head | None:
 _LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength:[ \t]*([0-9]{1,15})[ \t]*(?=\r\n)")
 MOST_HEADS = 256
 MOST_HEAD_BYTES = 4096
-"""What a reader remembers: so many heads, none larger; 3 MB with all that is known of them."""
+"""What a reader remembers: so many heads, none larger; 3 MB with all that is known of them for one
+backend (edge/headers.py keeps the lines for each)."""
 
 
 class HeadReader:
