@@ -54,7 +54,8 @@ class Standing:
     """The health of one backend as a state machine over outcomes and probes.
 
     epoch grows when the backend shows itself good after a failure: a request that had excluded it
-    may then use it again.
+    may then use it again. turns: how often its health has changed; trouble: the reason of the last
+    turn to the worse, kept when it is up again. Whoever looks now and then sees what it missed.
     """
 
     __slots__ = (
@@ -68,6 +69,8 @@ class Standing:
         "probe_failures",
         "probe_threshold",
         "trial_at",
+        "trouble",
+        "turns",
     )
 
     def __init__(self, probe_threshold: int = 3) -> None:
@@ -82,6 +85,8 @@ class Standing:
         self.pause_s = FIRST_PAUSE_S
         self.trial_at = 0.0
         self.last_success_at: float | None = None
+        self.turns = 0
+        self.trouble: str | None = None
 
     @property
     def live(self) -> bool:
@@ -175,8 +180,7 @@ class Standing:
             self.pause_s = min(self.pause_s * 2, LONGEST_PAUSE_S)
         elif self.failures < FAILURES_TO_SUSPECT or not self.live:
             return False
-        self.health = Health.SUSPECT
-        self.detail = f"{self.failures} failures in a row, the last: {detail}"
+        self._turn(Health.SUSPECT, f"{self.failures} failures in a row, the last: {detail}")
         self.trial_at = now + self.pause_s
         return True
 
@@ -184,6 +188,9 @@ class Standing:
         changed = self.health is not health
         self.health = health
         self.detail = detail
+        if changed:
+            self.turns += 1
+            self.trouble = detail or self.trouble
         return changed
 
 

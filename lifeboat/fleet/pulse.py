@@ -1,4 +1,5 @@
-"""The fleet's second hand: heartbeats that stopped, hints from the traffic, the empty to forget.
+"""The fleet's second hand: heartbeats that stopped, hints from the traffic, turns of health to log,
+the empty to forget.
 
 One loop over all backends, cheap for those in service. Held by tests/fleet/test_watch.py.
 """
@@ -14,6 +15,7 @@ from lifeboat.core.gate import Gate
 from lifeboat.core.vocabulary import UNKNOWN_POOL
 from lifeboat.fleet.engine_room import EngineRoom
 from lifeboat.fleet.membership import Membership
+from lifeboat.fleet.turns import Turns
 from lifeboat.fleet.watch import Surroundings
 from lifeboat.observe.warnings import Warned
 
@@ -49,6 +51,7 @@ class Pulse:
         self._warnings = warnings
         self._lingering = lingering
         self._unseen_looks: dict[_Key, int] = {}
+        self._turns = Turns()
         self._beats = 0
 
     async def run(self) -> None:
@@ -65,6 +68,8 @@ class Pulse:
         membership, roster = self._membership, self._around.roster
         membership.expire()
         roster.at_gate(self._hint)
+        for line in roster.at_gate(self._find_turns):
+            log.warning("%s", line)
         roster.purge()
         await self._engine_room.sweep(self._is_busy)
         await membership.save()
@@ -90,6 +95,10 @@ class Pulse:
                 traffic=sum(pool.dispatched + sum(pool.rejected.values()) for pool in pools),
                 parked=sum(pool.depth for pool in pools),
             )
+
+    def _find_turns(self, gate: Gate, now: float) -> list[str]:
+        seats = gate.seats.by_name.items()
+        return self._turns.look({name: seat.standing for name, seat in seats}, now)
 
     def _is_busy(self, name: str) -> bool:
         seat = self._around.roster.seat(name)
