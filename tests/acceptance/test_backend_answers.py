@@ -578,7 +578,10 @@ async def test_a_500_is_relayed_once_and_three_make_a_suspect(
     broken = error_answer(status, {"error": {"message": "CUDA"}})
     async with pair(tmp_path, broken, queue=True) as both:
         failures = 0
+        loop = asyncio.get_running_loop()
+        suspect_at = loop.time()
         while failures < 3:
+            suspect_at = loop.time()
             answer = await both.running.ask()
             if answer.status != 200:
                 failures += 1
@@ -587,7 +590,10 @@ async def test_a_500_is_relayed_once_and_three_make_a_suspect(
         state = await both.backend()
         assert (state["health"], state["limit_reason"]) == ("suspect", "suspect")
         answers = [await both.running.ask() for _ in range(4)]
-        assert {answer.headers["X-Lifeboat-Backend"] for answer in answers} == {"b"}
+        went_to_a = [one for one in answers if one.headers["X-Lifeboat-Backend"] == "a"]
+        # It gets one trial after a second and the next after two more, on a slow machine here.
+        took_s = loop.time() - suspect_at
+        assert len(went_to_a) <= (took_s > 1.0) + (took_s > 3.0)
 
 
 async def test_the_last_live_backend_is_never_shut_out(tmp_path: Path) -> None:

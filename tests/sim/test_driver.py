@@ -106,7 +106,7 @@ async def test_under_epoch_pacing_continuous_work_catches_up_and_is_paced_then()
     for _ in range(3):
         reply = _admit(driver)
         try:
-            await asyncio.wait_for(reply.end(), 0.3)
+            await asyncio.wait_for(reply.end(), 2.0)
             unpaced += 1
         except TimeoutError:
             break
@@ -175,7 +175,7 @@ async def test_the_task_hands_out_tokens_as_time_passes() -> None:
         took_s = loop.time() - begun_s
     assert seen[-1] == 200
     # Coalesced to about a hundred writes a second, none of them empty.
-    assert 5 <= len(seen) <= 40
+    assert 3 <= len(seen) <= 40
     assert took_s >= _run_alone_s() * 2.0
 
 
@@ -267,6 +267,6 @@ async def test_preempted_readers_get_the_tokens_that_were_emitted_before() -> No
     clock.now_s += 0.02
     driver.look()
     assert driver.engine.scheduler.preemptions
-    await asyncio.wait_for(seen, 1)
+    await asyncio.wait_for(seen, 10)
     assert second.sequences[0].emitted > 0
     assert not first.sequences[0].ended

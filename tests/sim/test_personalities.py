@@ -12,6 +12,7 @@ import pytest
 from lifeboat.core.vocabulary import Capability
 from lifeboat.sim.config import EngineConfig, Personality
 from lifeboat.sim.server import SimulatedServer
+from tests.peers import PATIENCE_S, until
 from tests.sim.serving import CHAT, MODEL, Client, chat, drop, serving
 
 GGUF = Personality.GGUF
@@ -20,10 +21,10 @@ VLLM = Personality.VLLM
 
 async def _head_comes_early(client: Client) -> bool:
     """Whether a streamed request that waits for a seat already has its response head."""
-    first = asyncio.create_task(client.post(CHAT, chat(200)))
+    first = asyncio.create_task(client.post(CHAT, chat(5000)))
     await client.until(running=1)
     try:
-        async with asyncio.timeout(0.3):
+        async with asyncio.timeout(1.5):
             answer = await client.session.post(client.url + CHAT, json=chat(5, stream=True))
     except TimeoutError:
         return False
@@ -106,7 +107,7 @@ async def test_llamacpp_tells_its_slots_and_what_is_deferred() -> None:
 
 
 async def test_llamacpp_says_loading_on_every_route_until_the_model_is_there() -> None:
-    async with serving(personality=GGUF, startup_s=0.3) as client:
+    async with serving(personality=GGUF, startup_s=2.0) as client:
         health = await client.get("/health")
         answer = await client.post(CHAT, chat(stream=True))
         models = await client.get("/v1/models")
@@ -119,17 +120,25 @@ async def test_llamacpp_says_loading_on_every_route_until_the_model_is_there() -
                 "code": 503,
             }
         assert not client.server.ready
-        await asyncio.sleep(0.35)
-        assert client.server.ready
+        await until(lambda: client.server.ready)
         assert (await client.get("/health")).json == {"status": "ok"}
         assert (await client.post(CHAT, chat())).status == 200
 
 
+async def _listens(client: Client) -> bool:
+    try:
+        return bool(await client.get("/health"))
+    except aiohttp.ClientConnectorError:
+        return False
+
+
 async def test_vllm_does_not_listen_until_the_model_is_there() -> None:
-    async with serving(startup_s=0.1, time_scale=3.0) as client:
+    async with serving(startup_s=0.5, time_scale=3.0) as client:
         with pytest.raises(aiohttp.ClientConnectorError):
             await client.get("/health")
-        await asyncio.sleep(0.4)
+        async with asyncio.timeout(PATIENCE_S):
+            while not client.server.ready or not await _listens(client):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
         health = await client.get("/health")
         assert (health.status, health.raw) == (200, b"")
         assert (await client.post(CHAT, chat())).status == 200
@@ -166,11 +175,11 @@ async def test_an_idle_connection_is_closed_after_five_seconds() -> None:
         writer.write(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
         await reader.readuntil(b"ok")
         begun_s = time.monotonic()
-        rest = await asyncio.wait_for(reader.read(), 10)
+        rest = await asyncio.wait_for(reader.read(), 20)
         idle_s = time.monotonic() - begun_s
         writer.close()
     assert rest == b'"}'
-    assert 4.0 < idle_s < 7.0
+    assert 4.0 < idle_s < 15.0
 
 
 async def test_llamacpp_does_not_look_at_the_model_name() -> None:

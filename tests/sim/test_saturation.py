@@ -45,16 +45,15 @@ async def test_twelve_at_once_onto_an_idle_engine_of_four_seats_and_a_line_of_th
 
 
 async def test_refusals_are_immediate() -> None:
-    loop = asyncio.get_running_loop()
     async with serving(max_num_seqs=1, max_waiting=1, time_scale=SLOW) as client:
         held = [asyncio.create_task(client.post(CHAT, chat(500))) for _ in range(2)]
-        await client.until(running=1)
-        begun_s = loop.time()
+        await client.until(running=1, waiting=1)
         seen = await client.post(CHAT, chat())
-        took_s = loop.time() - begun_s
+        after = await client.capacity()
         await drop(*held)
     assert seen.status == 529
-    assert took_s < 0.5
+    # At once: not a step of the line has passed meanwhile.
+    assert (after["running"], after["waiting"]) == (1, 1)
 
 
 @pytest.mark.parametrize("line", [1, 5])
