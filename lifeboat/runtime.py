@@ -29,6 +29,7 @@ from lifeboat.edge.dispatch import Dispatch
 from lifeboat.edge.entrance import Entrance
 from lifeboat.edge.explain import Explainer
 from lifeboat.edge.keys import AdminGuard, KeyRing
+from lifeboat.edge.listener import cannot_listen
 from lifeboat.edge.makers import Makers
 from lifeboat.edge.pages import Pages, Readiness
 from lifeboat.edge.proxy import Proxy
@@ -302,14 +303,16 @@ class Router:
     async def _listen(self, tasks: asyncio.TaskGroup) -> None:
         settings, entrance = self.settings, self._entrance
         host, port = settings.host, settings.port
+        knobs = "LIFEBOAT_HOST or --host", "LIFEBOAT_PORT or --port"
         try:
             lane_tasks = tasks if settings.fast_lane else None
             self.addresses = await entrance.open(self.switchboard, host, port, lane_tasks)
             if self.admin_switchboard is not None and settings.admin_addr is not None:
                 host, port = settings.admin_addr.host, settings.admin_addr.port
+                knobs = ("LIFEBOAT_ADMIN_ADDR or --admin-addr",) * 2
                 self.admin_addresses = await entrance.open(self.admin_switchboard, host, port)
         except OSError as error:
-            raise StartError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+            raise StartError(cannot_listen(host, port, error, *knobs)) from None
 
     async def _drain(self) -> None:
         """Refuse what is new, answer or serve the parked, wait for what runs, up to the grace.

@@ -16,8 +16,9 @@ import click
 
 from lifeboat.core.vocabulary import Capability, Kind
 from lifeboat.settings.entries import NAME
+from lifeboat.settings.problems import show
 from lifeboat.settings.quantities import Duration, Integer
-from lifeboat.settings.urls import name_from_url, parse_url
+from lifeboat.settings.urls import URL_RULE, name_from_url, parse_url, without_password
 from lifeboat.settings.values import BadValueError, ValueType
 
 AUTO = "auto"
@@ -32,7 +33,7 @@ def _checked(kind: ValueType) -> Any:
         try:
             return kind.parse(value)
         except BadValueError:
-            raise click.BadParameter(f"must be {kind.rule}", ctx, param) from None
+            raise click.BadParameter(f"{show(value)} must be {kind.rule}", ctx, param) from None
 
     return check
 
@@ -43,7 +44,8 @@ def _url(ctx: click.Context, param: click.Parameter, value: str | None) -> str |
     try:
         return parse_url(value if "://" in value else f"http://{value}")
     except BadValueError as error:
-        raise click.BadParameter(f"{error}.", ctx, param) from None
+        message = f"{without_password(value)!r} {URL_RULE}. {error}."
+        raise click.BadParameter(message, ctx, param) from None
 
 
 def _limit(ctx: click.Context, param: click.Parameter, value: str) -> int | Literal["auto"]:
@@ -52,7 +54,8 @@ def _limit(ctx: click.Context, param: click.Parameter, value: str) -> int | Lite
     try:
         return Integer(0, 1_000_000).parse(value)
     except BadValueError:
-        raise click.BadParameter("must be auto, or a number from 0", ctx, param) from None
+        rule = "must be auto, or a whole number from 0 to 1000000"
+        raise click.BadParameter(f"{show(value)} {rule}", ctx, param) from None
 
 
 def _seconds(flag: str, default: str, bounds: Duration, says: str) -> Any:

@@ -10,6 +10,7 @@ import click
 
 from lifeboat.cli.columns import columns
 from lifeboat.cli.remote import call, json_option, token_of, token_options, url_option
+from lifeboat.core.vocabulary import Priority
 
 
 @click.command()
@@ -21,7 +22,11 @@ from lifeboat.cli.remote import call, json_option, token_of, token_options, url_
     metavar="PATH",
     help="The path that the request would go to.",
 )
-@click.option("--priority", help="The class it would ask for: high, normal or low.")
+@click.option(
+    "--priority",
+    type=click.Choice([priority.value for priority in Priority]),
+    help="The class it would ask for.",
+)
 @url_option
 @token_options
 @json_option
@@ -78,7 +83,8 @@ def _decision(told: dict[str, Any]) -> str:
         case "park":
             return f"it would be parked, behind {told.get('ahead', 0)} others"
         case _:
-            name = told.get("reason") or "the gate"
-            line = f"it would be refused: {told.get('status')} {name}: {told.get('message')}"
+            # The gate's reason is null; a path that is not proxied is refused for none.
+            reason = f" {told['reason'] or 'the gate'}" if "reason" in told else ""
+            line = f"it would be refused: {told.get('status')}{reason}: {told.get('message')}"
             advice = told.get("advice")
             return f"{line}\n{advice}" if advice else line

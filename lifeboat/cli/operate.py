@@ -17,7 +17,6 @@ from urllib.parse import quote
 import click
 
 from lifeboat.cli.remote import (
-    RefusedError,
     call,
     fetch,
     json_option,
@@ -27,7 +26,12 @@ from lifeboat.cli.remote import (
     url_option,
 )
 from lifeboat.cli.status import limit_text
+from lifeboat.settings.problems import show
+from lifeboat.settings.quantities import Integer
+from lifeboat.settings.values import BadValueError
 
+_LIMIT = Integer(0, 1_000_000)
+"""As in the file (settings.entries), which this start has no time to import."""
 POLL_S = 0.2
 CONFIGURED = "configured"
 """What takes a value set by API back."""
@@ -94,7 +98,33 @@ def ready(
         _await(url, name, _is_live, timeout, "live")
 
 
-@click.command("set-limit")
+class _SetLimit(click.Command):
+    """The command whose second word may be a wrong number, not an unknown option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse `-1` by the rule of limits."""
+        for word in args:
+            if word.startswith("-") and word[1:].isdigit():
+                raise _no_limit(word)
+        return super().parse_args(ctx, args)
+
+
+def _no_limit(text: str) -> click.BadParameter:
+    rule = f"must be {_LIMIT.rule}, or {CONFIGURED}"
+    return click.BadParameter(f"{show(text)} {rule}", param_hint="N")
+
+
+def _limit(text: str) -> int | None:
+    """Return the limit that is meant, None for what is configured."""
+    if text == CONFIGURED:
+        return None
+    try:
+        return _LIMIT.parse(text)
+    except BadValueError:
+        raise _no_limit(text) from None
+
+
+@click.command("set-limit", cls=_SetLimit)
 @_changing
 @click.argument("limit", metavar=f"N|{CONFIGURED}")
 def set_limit(
@@ -105,10 +135,8 @@ def set_limit(
 
     A lower one drains: nothing that runs is cut off.
     """
-    if limit != CONFIGURED and not (limit.isascii() and limit.isdigit()):
-        raise click.BadParameter(f"must be a number from 0, or {CONFIGURED}", param_hint="N")
-    value = None if limit == CONFIGURED else int(limit)
-    page = _patch((url, token_of(token, token_file)), name, {"max_concurrency": value})
+    wanted: dict[str, object] = {"max_concurrency": _limit(limit)}
+    page = _patch((url, token_of(token, token_file)), name, wanted)
     limits = (
         f"max concurrency {page.get('max_concurrency')}, in force "
         f"{limit_text(page.get('effective_limit'))} ({page.get('limit_reason')})"
@@ -118,13 +146,7 @@ def set_limit(
 
 def _patch(told: Told, name: str, change: dict[str, object]) -> dict[str, Any]:
     url, token = told
-    try:
-        return call(url, "PATCH", f"/api/lb/backends/{quote(name, safe='')}", change, token)
-    except RefusedError as error:
-        if error.status in (401, 403):
-            hint = "give the admin token by LIFEBOAT_ADMIN_TOKEN or --token-file"
-            raise RefusedError(error.status, f"{error.message} ({hint})") from None
-        raise
+    return call(url, "PATCH", f"/api/lb/backends/{quote(name, safe='')}", change, token)
 
 
 def _set_state(told: Told, name: str, state: str, as_json: bool) -> None:

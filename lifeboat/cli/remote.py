@@ -13,6 +13,10 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from lifeboat.settings.urls import URL_RULE, parse_url, without_password
+from lifeboat.settings.values import BadValueError
+
+_GIVE_TOKEN = "give it by --token-file FILE or LIFEBOAT_ADMIN_TOKEN"
 _TIMEOUT_S = 5.0
 """Its control surface answers at once or is not there."""
 
@@ -121,7 +125,8 @@ def call(
             page: object = json.loads(raw) if raw else {}
     except HTTPError as error:
         with error:
-            raise RefusedError(error.code, _complaint(error.read(), error.code)) from None
+            message = _complaint(error.read(), error.code)
+            raise RefusedError(error.code, _for_operator(error.code, message, token)) from None
     except URLError as error:
         raise _absent(origin, str(error.reason)) from None
     except (OSError, HTTPException, ValueError) as error:
@@ -137,8 +142,14 @@ def named(page: dict[str, Any], key: str) -> dict[str, dict[str, Any]]:
 
 
 def _origin(url: str | None) -> str:
-    origin = (url or default_url()).rstrip("/")
-    return origin if "://" in origin else f"http://{origin}"
+    """Return the router's address in normal spelling; raises click.BadParameter."""
+    origin = url or default_url()
+    try:
+        return parse_url(origin if "://" in origin else f"http://{origin}")
+    except BadValueError as error:
+        named_by = "--url" if url else "LIFEBOAT_ADMIN_ADDR, LIFEBOAT_HOST or LIFEBOAT_PORT"
+        message = f"{without_password(origin)!r} {URL_RULE}. {error}."
+        raise click.BadParameter(message, param_hint=named_by) from None
 
 
 def _complaint(body: bytes, status: int) -> str:
@@ -148,6 +159,14 @@ def _complaint(body: bytes, status: int) -> str:
         return f"{error['message']}"
     except (ValueError, KeyError, TypeError):
         return f"the router answered {status}"
+
+
+def _for_operator(status: int, message: str, token: str | None) -> str:
+    """Return a router's complaint in the words of the command line: it speaks of headers."""
+    if status == 401:
+        said = "takes no such admin token" if token else "wants its admin token"
+        return f"the router {said}: {_GIVE_TOKEN}"
+    return f"{message} ({_GIVE_TOKEN})" if status == 403 else message
 
 
 def _absent(origin: str, why: str) -> NoRouterError:

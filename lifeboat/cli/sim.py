@@ -138,7 +138,9 @@ def _sim(list_known: bool, config: str | None, host: str, port: int, **flags: An
         _complain(error)
         sys.exit(2)
     except OSError as error:
-        click.echo(f"error: cannot listen on {host}:{port}: {error.strerror or error}", err=True)
+        from lifeboat.edge.listener import cannot_listen
+
+        click.echo(f"error: {cannot_listen(host, port, error, '--host', '--port')}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import product
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -34,10 +34,13 @@ class _Seconds(click.ParamType[float]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
+        kind = Duration(0, LONGEST_S)
         try:
-            return float(Duration(0, LONGEST_S).parse(value))
-        except BadValueError as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
+            return float(kind.parse(value))
+        except BadValueError:
+            self.fail(
+                f"{value!r} must be {kind.rule}, or have a unit: 500ms, 30s, 10m, 2h", param, ctx
+            )
 
 
 @click.command()
@@ -46,7 +49,7 @@ class _Seconds(click.ParamType[float]):
     "--trace",
     "path",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Arrivals: azure (CSV), mooncake (JSONL), or JSONL with at, input_tokens, output_tokens.",
 )
 @click.option(
@@ -142,19 +145,26 @@ def simulate(
             if len(cases) > 1:
                 click.echo(f"running: {case.name}", err=True)
             runs.append(run_case(case, trace, config, os.environ, Path.cwd(), objective_s))
+        if html is not None:
+            source = path.name if path else "made-up arrivals"
+            html.write_text(comparison_page(runs, source), "utf-8")
+            click.echo(f"wrote {html}", err=True)
     except ConfigErrors as errors:
         print_errors(errors)
         sys.exit(2)
-    except (TraceError, CaseError, ConfigError, OSError) as error:
-        click.echo(f"{click.style('error', fg='red', bold=True)}: {error}", err=True)
-        sys.exit(2)
-    if html is not None:
-        html.write_text(comparison_page(runs, path.name if path else "made-up arrivals"), "utf-8")
-        click.echo(f"wrote {html}", err=True)
+    except OSError as error:
+        _complain(f"{error.filename}: {error.strerror}. Name a file that can be used")
+    except (TraceError, CaseError, ConfigError) as error:
+        _complain(str(error))
     if as_json:
         click.echo(json.dumps({"runs": [run.as_json() for run in runs]}, indent=2))
     else:
         click.echo(_as_text(runs))
+
+
+def _complain(text: str) -> NoReturn:
+    click.echo(f"{click.style('error', fg='red', bold=True)}: {text}", err=True)
+    sys.exit(2)
 
 
 def _case_texts(modes: Sequence[str], tries: Sequence[str]) -> list[str]:

@@ -48,7 +48,8 @@ class Explainer:
         """Return the explanation of a POST of this body to this path; never raises for either."""
         endpoint = match("POST", path)
         if not isinstance(endpoint, Endpoint) or endpoint.protocol is None:
-            return {"decision": "refuse", "status": 404, "message": f"{path!r} is not proxied"}
+            message = f"{path!r} is not proxied: take a path that is, like /v1/chat/completions"
+            return {"decision": "refuse", "status": 404, "message": message}
         rules = self._rules().intake
         raw = json.dumps(body, ensure_ascii=True).encode("ascii")
         try:

@@ -9,6 +9,8 @@ tests/conformance/test_shutdown.py.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import Callable
 
@@ -21,6 +23,27 @@ Left to itself it takes three megabytes for each, which count as ours where memo
 container). Linux has the option, and accepted connections inherit it. Held by
 tests/edge/test_listener.py; what it saves is in bench/RESULTS.md.
 """
+
+_PORT_FAULTS = frozenset({errno.EADDRINUSE, errno.EACCES})
+"""Another port would do; of anything else the address is at fault."""
+
+
+def cannot_listen(host: str, port: int, error: OSError, host_knob: str, port_knob: str) -> str:
+    """Return what kept from listening there, and what to change: once, without the socket's words.
+
+    host_knob, port_knob: what sets the address and the port, as an operator writes it.
+    """
+    number = error.errno
+    # Those of a name that cannot be resolved are negative.
+    why = os.strerror(number) if number is not None and number > 0 else error.strerror or str(error)
+    if number in _PORT_FAULTS:
+        remedy = f"Choose another port ({port_knob}), or end what listens there"
+        if number == errno.EACCES:
+            remedy = f"Choose a port from 1024 ({port_knob}), or allow this one"
+    else:
+        remedy = f"Name an address of this machine ({host_knob})"
+    return f"cannot listen on {host}:{port}: {why}. {remedy}"
+
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 

@@ -15,7 +15,7 @@ from lifeboat.settings.entries import BACKEND_ENTRIES, NAME
 from lifeboat.settings.problems import ConfigErrors, Findings
 from lifeboat.settings.reading import read_entry
 from lifeboat.settings.shapes import BackendConfig
-from lifeboat.settings.urls import URL_RULE, name_from_url, parse_url
+from lifeboat.settings.urls import URL_RULE, name_from_url, parse_url, without_password
 from lifeboat.settings.values import BadValueError
 from lifeboat.settings.yamlfile import Document, KeyPath, dotted
 
@@ -95,7 +95,7 @@ def _flag_entry(text: str) -> dict[str, object]:
     if named:
         entry["name"] = named["name"]
     kind, plus, rest = url.partition("+")
-    if plus and kind in set(Kind) and rest.startswith(("http://", "https://")):
+    if plus and re.fullmatch(r"[\w.-]+", kind) and rest.startswith(("http://", "https://")):
         entry["kind"], url = kind, rest
     entry["url"] = url
     return entry
@@ -149,8 +149,7 @@ def _read_url(text: str, path: KeyPath, document: Document, findings: Findings) 
     try:
         url = parse_url(text)
     except BadValueError as error:
-        shown = re.sub(r"//[^/@]*@", "//(hidden)@", text)
-        findings.refuse(where, key, shown, URL_RULE, f"{error}.")
+        findings.refuse(where, key, without_password(text), URL_RULE, f"{error}.")
         return ""
     root = server_root(url)
     if root != url:
@@ -165,11 +164,14 @@ def _checked_together(
     names: dict[str, KeyPath] = {}
     urls: dict[str, list[str]] = {}
     for path, backend in found:
-        first = names.setdefault(backend.name, path)
-        if first is not path:
+        if backend.name in names:
             where, key = document.where((*path, "name")), dotted((*path, "name"))
-            rule = f"is the name of {dotted(first)} already"
+            first = names[backend.name]
+            holder = dotted(first) if first != path else f"another {dotted(path)}"
+            rule = f"is the name of {holder} already"
             findings.refuse(where, key, backend.name, rule, "Give each backend a name of its own.")
+            continue
+        names[backend.name] = path
         if backend.url is not None:
             urls.setdefault(backend.url, []).append(backend.name)
     for url, holders in urls.items():

@@ -22,6 +22,7 @@ from lifeboat.settings.values import BadValueError
 from lifeboat.settings.yamlfile import Document, dotted, read_document
 
 DEFAULT_FILE = "backends.yaml"
+PREFIX = "LIFEBOAT_"
 
 FLAG, ENVIRONMENT, FILE, DEFAULT = "flag", "environment", "file", "default"
 """The sources of a value, the strongest first."""
@@ -236,10 +237,16 @@ _OTHER_VARIABLES = frozenset({"LIFEBOAT_SHARED", "LIFEBOAT_TUNE_API_KEY"})
 def _warn_of_unknown_variables(environ: Mapping[str, str], findings: Findings) -> None:
     known = environment_names()
     for name in sorted(environ):
-        if name.startswith("LIFEBOAT_") and name not in known and name not in _OTHER_VARIABLES:
-            near = nearest(name, known)
+        if name.startswith(PREFIX) and name not in known and name not in _OTHER_VARIABLES:
+            near = _nearest_variable(name, known)
             hint = f": did you mean {near}?" if near else " and has no effect"
             findings.warn(f"environment: {name} is no variable of Lifeboat{hint}")
+
+
+def _nearest_variable(name: str, known: Iterable[str]) -> str | None:
+    """Return the variable that may be meant: what all names begin with makes none of them near."""
+    near = nearest(name.removeprefix(PREFIX), (one.removeprefix(PREFIX) for one in known), 0.7)
+    return near and f"{PREFIX}{near}"
 
 
 def _check_together(settings: Settings, any_backend: bool, findings: Findings) -> None:

@@ -70,9 +70,12 @@ def show(value: object) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word closest to `word`, None where nothing comes close."""
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return the known word closest to `word`, None where nothing comes close.
+
+    likeness: of what comes close, from 0 to 1 for the same word.
+    """
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=likeness)
     return matches[0] if matches else None
 
 

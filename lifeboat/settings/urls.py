@@ -47,6 +47,11 @@ def parse_url(text: str) -> str:
     return f"{parts.scheme}://{shown_host}{shown_port}{parts.path.rstrip('/')}"
 
 
+def without_password(text: str) -> str:
+    """Return a faulty URL as a message repeats it."""
+    return re.sub(r"//[^/@]*@", "//(hidden)@", text)
+
+
 def _check_host(host: str) -> None:
     try:
         Host().parse(host)

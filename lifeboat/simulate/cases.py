@@ -77,7 +77,8 @@ class Case:
                     known = ", ".join(sorted([*_OF_BACKENDS, *_OF_ENGINES, "mode", "queue_ttl_s"]))
                     raise CaseError(f"{key!r} changes nothing here; there are {known} ...")
             except BadValueError as error:
-                raise CaseError(f"{pair}: {error}") from None
+                rule = str(error) or f"must be {Boolean().rule}"
+                raise CaseError(f"{pair}: {rule}") from None
         return cls(text or "as configured", settings, backends, engines)
 
 

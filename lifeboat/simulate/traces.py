@@ -11,11 +11,12 @@ import csv
 import json
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 from lifeboat.core.vocabulary import Priority
 
@@ -47,7 +48,7 @@ def read_trace(path: Path) -> list[Arrival]:
 
     Raises TraceError, and OSError where the file cannot be read.
     """
-    with path.open(encoding="utf-8", newline="") as lines:
+    with _opened(path) as lines:
         start = lines.readline()
         lines.seek(0)
         rows = _json_rows(lines, path) if start.lstrip().startswith("{") else _csv_rows(lines)
@@ -62,6 +63,16 @@ def read_trace(path: Path) -> list[Arrival]:
     found.sort(key=lambda one: one.at_s)
     began_s = found[0].at_s
     return [replace(one, at_s=one.at_s - began_s) for one in found]
+
+
+@contextmanager
+def _opened(path: Path) -> Generator[TextIO]:
+    """Open a trace; where it turns out to be no text, TraceError."""
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            yield lines
+    except UnicodeDecodeError:
+        raise TraceError(f"{path.name}: is no text in UTF-8; a trace is CSV or JSONL") from None
 
 
 def _json_rows(lines: Iterable[str], path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -259,6 +259,28 @@ def test_no_router_is_said_clearly_and_exits_2(run: CliRunner, closed_url: str) 
         assert "lifeboat serve" in result.stderr
 
 
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://h:port", "http://h:0"])
+def test_an_address_that_cannot_be_one_is_a_wrong_call(run: CliRunner, url: str) -> None:
+    told = run.invoke(main, ["status", "--url", url])
+    assert told.exit_code == 2
+    for words in ("--url", url, "must be a URL, http://HOST:PORT"):
+        assert words in told.stderr, told.stderr
+
+
+def test_a_password_in_an_address_is_not_repeated(run: CliRunner) -> None:
+    told = run.invoke(main, ["status", "--url", "http://me:sesame@h"])
+    assert (told.exit_code, "sesame" in told.stderr) == (2, False)
+
+
+def test_a_wrong_address_of_the_environment_names_its_variables(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIFEBOAT_PORT", "many")
+    told = run.invoke(main, ["status"])
+    assert told.exit_code == 2
+    assert "LIFEBOAT_PORT" in told.stderr and "http://127.0.0.1:many" in told.stderr
+
+
 def test_another_server_is_told_from_a_router(run: CliRunner, router_url: str) -> None:
     result = call(run, "status", "--url", f"{router_url}/elsewhere")
     assert result.exit_code == 2

@@ -79,7 +79,26 @@ async def test_set_limit_sets_a_limit_and_takes_it_back(running: Running) -> Non
     told = await call(running, "set-limit", "sim-a", "configured", "--json")
     assert json.loads(told.stdout)["max_concurrency"] == 2
     wrong = await call(running, "set-limit", "sim-a", "many")
-    assert (wrong.exit_code, "must be a number from 0" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "must be a whole number from 0" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("limit", ["-1", "abc", "1.5", "1000001", "9" * 5000])
+async def test_a_wrong_limit_is_named_with_the_rule(running: Running, limit: str) -> None:
+    told = await call(running, "set-limit", "sim-a", limit)
+    assert told.exit_code == 2
+    assert limit[:70] in told.stderr
+    assert "must be a whole number from 0 to 1000000, or configured" in told.stderr
+
+
+async def test_explain_names_no_reason_where_there_is_none(running: Running) -> None:
+    body = json.dumps(chat_body())
+    told = await call(running, "explain", "-", "--path", "/nope", text=body)
+    assert told.exit_code == 1
+    assert told.stdout.startswith("it would be refused: 404: '/nope' is not proxied")
+    told = await call(running, "explain", "-", "--priority", "zzz", text=body)
+    assert told.exit_code == 2
+    for word in ("zzz", "high", "normal", "low"):
+        assert word in told.stderr
 
 
 async def test_mode_shows_changes_and_resets_the_mode(running: Running) -> None:
@@ -135,7 +154,11 @@ async def test_without_the_token_nothing_is_changed(
     before = (await running.state())["backends"]["sim-a"]
     told = await call(running, *arguments, "--token", "wrong")
     assert (told.exit_code, told.stdout) == (1, "")
-    assert "token" in told.stderr
+    for words in ("takes no such admin token", "--token-file", "LIFEBOAT_ADMIN_TOKEN"):
+        assert words in told.stderr
+    assert "Bearer" not in told.stderr
+    told = await call(running, *arguments, "--token", "")
+    assert "wants its admin token: give it by --token-file" in told.stderr
     state = await running.state()
     assert state["routing_mode"] == "default"
     for key in ("state", "max_concurrency"):

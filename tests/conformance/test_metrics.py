@@ -239,7 +239,9 @@ async def test_bug_189_a_second_router_cannot_share_the_port(lane: Lane, tmp_pat
         )  # fmt: skip
         said, _ = await process.communicate()
         assert process.returncode == 1
-        assert b"cannot listen" in said
+        where = f"127.0.0.1:{stage.running.port}"
+        assert f"cannot listen on {where}: Address already in use. " in said.decode()
+        assert b"LIFEBOAT_PORT or --port" in said
 
 
 async def test_bug_190_a_metric_that_raises_disturbs_no_stream(

@@ -1,14 +1,18 @@
-"""What the kernel holds for a client that does not read (how a listener ends: test_shutdown.py)."""
+"""What the kernel holds for a client that does not read, and what keeps from listening.
+
+How a listener ends is in test_shutdown.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from typing import cast
 
 import pytest
 
-from lifeboat.edge.listener import MOST_UNSENT_BYTES, Listener
+from lifeboat.edge.listener import MOST_UNSENT_BYTES, Listener, cannot_listen
 from tests.peers import RawClient
 
 ANSWER_BYTES = 16 << 20
@@ -45,3 +49,21 @@ async def test_the_kernel_takes_little_of_an_answer_that_is_not_read() -> None:
     client.reset()
     transport.abort()
     await listener.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EADDRINUSE, "Address already in use (while ... ('h', 80))"),
+         "Address already in use. Choose another port (P), or end what listens there"),
+        (OSError(errno.EACCES, "x"), "Permission denied. Choose a port from 1024 (P), or allow"),
+        (OSError(errno.EADDRNOTAVAIL, "x"), "Name an address of this machine (H)"),
+        (socket.gaierror(-2, "Name or service not known"),
+         "Name or service not known. Name an address of this machine (H)"),
+    ],
+)  # fmt: skip
+def test_what_keeps_from_listening_is_said_once_with_its_remedy(error: OSError, said: str) -> None:
+    found = cannot_listen("h", 80, error, "H", "P")
+    assert found.startswith("cannot listen on h:80: ")
+    assert said in found
+    assert "('h', 80)" not in found

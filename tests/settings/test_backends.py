@@ -168,8 +168,32 @@ def test_backend_flags_stand_in_for_those_of_the_file(tmp_path: Path) -> None:
 
 
 def test_a_faulty_backend_flag_is_refused(tmp_path: Path) -> None:
-    (found,) = faults(tmp_path, flags={"backend": ("sglang+http://h:1",)})
-    assert "flag: --backend.url = 'sglang+http://h:1': must be a URL" in found
+    (found,) = faults(tmp_path, flags={"backend": ("sglang:http://h:1",)})
+    assert "flag: --backend.url = 'sglang:http://h:1': must be a URL" in found
+
+
+@pytest.mark.parametrize("flag", ["llama+http://h:1", "a=llama.cpp+https://h:1"])
+def test_an_unknown_kind_in_a_backend_flag_names_the_known_ones(tmp_path: Path, flag: str) -> None:
+    (found,) = faults(tmp_path, flags={"backend": (flag,)})
+    assert found.startswith("flag: --backend.kind = 'llama")
+    for kind in Kind:
+        assert kind.value in found
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [(("http://h:1", "http://h:1"), "h-1"), (("a=http://h:1", "a=http://h:2"), "a")],
+)
+def test_two_backend_flags_of_one_name_are_refused(
+    tmp_path: Path, flags: tuple[str, ...], name: str
+) -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        configure(tmp_path, flags={"backend": flags})
+    (found,) = map(str, caught.value.problems)
+    assert found.startswith(
+        f"flag: --backend.name = '{name}': is the name of another --backend already"
+    )
+    assert caught.value.warnings == ()
 
 
 def test_a_registration_is_read_by_the_same_rules() -> None:

@@ -89,6 +89,22 @@ def test_an_unknown_variable_is_a_warning_that_names_the_nearest(tmp_path: Path)
     assert "LIFEBOAT_ZZZ" in warnings[1]
 
 
+@pytest.mark.parametrize("name", ["BOGUS", "LB_BOGUS", "LB_QUEUE_BOGUS", "UPSTREAM_X"])
+def test_a_far_fetched_variable_is_not_guessed_at(tmp_path: Path, name: str) -> None:
+    (warned,) = configure(tmp_path, ONE, {f"LIFEBOAT_{name}": "1"}).warnings
+    assert warned == f"environment: LIFEBOAT_{name} is no variable of Lifeboat and has no effect"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("PROT", "PORT"), ("LB_MODES", "LB_MODE"), ("QUEUE_TTL", "LB_QUEUE_TTL_SEC"),
+     ("LB_QUEUE_ENABLE", "LB_QUEUE_ENABLED"), ("API_KEY", "API_KEYS")],
+)  # fmt: skip
+def test_a_near_variable_is_named(tmp_path: Path, name: str, meant: str) -> None:
+    (warned,) = configure(tmp_path, ONE, {f"LIFEBOAT_{name}": "1"}).warnings
+    assert warned.endswith(f": did you mean LIFEBOAT_{meant}?")
+
+
 @pytest.mark.parametrize(
     ("text", "environ", "warned"),
     [

@@ -111,7 +111,10 @@ async def test_a_taken_port_is_said_with_code_1() -> None:
         )  # fmt: skip
         _, complaint = await asyncio.wait_for(second.communicate(), 20)
     assert second.returncode == 1
-    assert complaint.decode().startswith(f"error: cannot listen on 127.0.0.1:{port}: ")
+    assert complaint.decode() == (
+        f"error: cannot listen on 127.0.0.1:{port}: Address already in use. "
+        "Choose another port (--port), or end what listens there\n"
+    )
 
 
 async def test_faults_work_the_same_on_the_commands_event_loop() -> None:

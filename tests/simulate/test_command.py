@@ -20,6 +20,8 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "backends.yaml").write_text(json.dumps({"backends": [entry(max_concurrency=4)]}))
     (tmp_path / "trace.jsonl").write_text("".join(LINE % (at / 100) for at in range(40)))
 
+    (tmp_path / "binary").write_bytes(b"at,input\xff\n")
+
     def call(*args: str) -> Result:
         return CliRunner().invoke(simulate, list(args))
 
@@ -56,15 +58,19 @@ def test_without_a_trace_arrivals_are_made_up_from_the_seed(called) -> None:
     [
         ((), "--trace FILE or --rate N"),
         (("--trace", "trace.jsonl", "--rate", "1"), "--trace FILE or --rate N"),
-        (("--trace", "nowhere"), "nowhere"),
+        (("--trace", "nowhere"), "'nowhere' does not exist"),
+        (("--trace", "binary"), "binary: is no text in UTF-8"),
+        (("--trace", "trace.jsonl", "--html", "no/where.html"), "no/where.html: No such file"),
+        (("--trace", "trace.jsonl", "--try", "adaptive=perhaps"), "adaptive=perhaps: must be true"),
         (("--trace", "backends.yaml"), "lacks"),
         (("--trace", "trace.jsonl", "--mode", "fast"), "fast"),
         (("--trace", "trace.jsonl", "--try", "x=1"), "changes nothing here"),
         (("--trace", "trace.jsonl", "--try", "hardware=abacus"), "abacus"),
-        (("--trace", "trace.jsonl", "--for", "soon"), "soon"),
+        (("--trace", "trace.jsonl", "--for", "soon"), "'soon' must be a number of seconds"),
     ],
 )
 def test_a_wrong_call_says_what_is_wrong(called, args: tuple[str, ...], says: str) -> None:
     result = called(*args)
     assert result.exit_code == 2, result.output
     assert says in result.output
+    assert "[Errno" not in result.output
