@@ -13,6 +13,7 @@ import pytest
 
 from lifeboat.counting.encodings import load_encoding
 from tests.conformance.lanes import COMPLETION, Engine, Lane, Stage, answer, says_hello
+from tests.intake.slicing import without_collections
 from tests.peers import Peer, Received, Reply, until
 from tests.running import CHAT, backend
 
@@ -71,7 +72,7 @@ async def the_vocabulary_is_there(stage: Stage) -> None:
     """Wait until counts are exact: until then the quick figure stands."""
     counter = stage.running.router._counter
     assert counter is not None
-    await until(lambda: counter.is_loaded)
+    await until(lambda: counter.is_loaded, 30.0)
 
 
 class LoopWatch:
@@ -82,7 +83,10 @@ class LoopWatch:
 
 @contextlib.asynccontextmanager
 async def watching_the_loop() -> AsyncIterator[LoopWatch]:
-    """Measure for the length of a block. CPU time, so that a loaded machine does not count."""
+    """Measure for the length of a block. CPU time, so that a loaded machine does not count.
+
+    Nor does the rubbish of the tests before: to look through a large heap takes as long.
+    """
     watch = LoopWatch()
 
     async def turn() -> None:
@@ -92,10 +96,11 @@ async def watching_the_loop() -> AsyncIterator[LoopWatch]:
             watch.busiest_s = max(watch.busiest_s, time.thread_time() - began_s)
 
     task = asyncio.create_task(turn())
-    try:
-        yield watch
-    finally:
-        task.cancel()
+    with without_collections():
+        try:
+            yield watch
+        finally:
+            task.cancel()
 
 
 # ---- what has no content, or unusual content -----------------------------------------------------
@@ -387,7 +392,7 @@ async def test_bug_094_bug_096_a_megabyte_of_one_character_ends_no_request(lane:
         began_s = time.process_time()
         for character, count in (("x", 524_288), ("^", 1_000_000), (" ", 700_000)):
             await run_past(stage, character * count)
-        assert time.process_time() - began_s < 10.0
+        assert time.process_time() - began_s < 20.0
         assert (await stage.running.ask()).status == 200
 
 
@@ -485,4 +490,5 @@ async def test_bug_103_many_large_bodies_leave_room_for_others(lane: Lane) -> No
                 assert (await stage.running.ask("/health", method="GET")).status == 200
         assert {(await task).status for task in many} <= {200, 413}
         assert watch.busiest_s < 2 * BUSY_S
-        assert sorted(small)[len(small) // 2] < 0.5
+        # Behind 64 counts one after the other each would take seconds.
+        assert sorted(small)[len(small) // 2] < 2.0

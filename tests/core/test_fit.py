@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from difflib import get_close_matches
 
 import pytest
 from hypothesis import given
@@ -120,10 +121,15 @@ def test_an_unknown_name_costs_little_among_thousands_of_similar_ones() -> None:
     names = [f"org/some-long-model-name-lora-adapter-{number:05d}" for number in range(5000)]
     directory = Directory([spec("a", models=names)])
     directory.route("org/some-long-model-name-lora-adaptor-1", GENERATE)
-    started = time.process_time()
+    wanted = "org/some-long-model-name-lora-adaptor-x1"
+    started = time.thread_time()
+    get_close_matches(wanted, names)
+    plainly_s = time.thread_time() - started
+    started = time.thread_time()
     for _ in range(3):
-        directory.route("org/some-long-model-name-lora-adaptor-x1", GENERATE)
-    assert (time.process_time() - started) / 3 < 0.03
+        directory.route(wanted, GENERATE)
+    # To compare it with every one of them takes some two hundred milliseconds.
+    assert (time.thread_time() - started) / 3 < plainly_s / 4
 
 
 specs = st.lists(

@@ -65,7 +65,8 @@ async def test_runs_that_break_tokenizers_are_counted_and_stopped_at_the_cap(
     shape = chat(char * 1_000_000)
     began = time.process_time()
     estimate = await counter.count(shape, 5_000)
-    assert time.process_time() - began < 0.5
+    # Not stopped, or not in pieces, a million of them take minutes.
+    assert time.process_time() - began < 5.0
     assert estimate is not None
     assert estimate.tokens > 5_000
 

@@ -79,6 +79,7 @@ async def test_a_body_cut_short_is_refused(encoding: str, pack: object) -> None:
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", raw_deflate),
                                                 ("zstd", zstd)])  # fmt: skip
+@pytest.mark.usefixtures("no_collections")
 async def test_a_bomb_is_cut_off_at_the_limit_and_in_short_steps(
     encoding: str, pack: object
 ) -> None:

@@ -132,6 +132,7 @@ SHAPES: list[tuple[str, Protocol, dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("protocol", "fields"), [row[1:] for row in SHAPES], ids=[row[0] for row in SHAPES]
 )
+@pytest.mark.usefixtures("no_collections")
 async def test_a_sliced_body_is_sized_as_one_parsed_at_once(
     protocol: Protocol, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +182,7 @@ HOSTILE: list[tuple[str, bytes, str]] = [
 @pytest.mark.parametrize(
     ("body", "said"), [row[1:] for row in HOSTILE], ids=[row[0] for row in HOSTILE]
 )
+@pytest.mark.usefixtures("no_collections")
 async def test_hostile_bodies_are_refused_in_short_steps(body: bytes, said: str) -> None:
     turns = Turns()
     with pytest.raises(BodyError, match=said):
@@ -201,6 +203,7 @@ CROWDED: list[tuple[str, bytes]] = [
 
 
 @pytest.mark.parametrize("body", [row[1] for row in CROWDED], ids=[row[0] for row in CROWDED])
+@pytest.mark.usefixtures("no_collections")
 async def test_crowded_bodies_are_read_in_short_steps(body: bytes) -> None:
     turns = Turns()
     parsed = await parse_json(body, Protocol.CHAT, yield_now=turns)

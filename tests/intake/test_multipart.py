@@ -174,6 +174,7 @@ async def test_no_bytes_raise_anything_but_a_body_error(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("filling", [b"\r\n--X", b"\r\n--XXY", b"\r", b"-", b"\x00"])
+@pytest.mark.usefixtures("no_collections")
 async def test_a_large_upload_is_scanned_in_short_steps(filling: bytes) -> None:
     body = file(filling * (4_194_304 // len(filling))) + MODEL + END
     turns = Turns()
