@@ -38,7 +38,7 @@ def backends_text(page: dict[str, Any]) -> str:
     """Return the backends, one a line."""
     head = (
         "backend", "kind", "url", "state", "health", "in flight", "limit", "because",
-        "engine runs", "waits", "slots", "models",
+        "engine runs", "waits", "slots", "read", "models",
     )  # fmt: skip
     rows = [
         (
@@ -65,9 +65,11 @@ def _health(backend: dict[str, Any]) -> str:
 
 
 def _engine(engine: dict[str, Any]) -> list[str]:
-    """Return what the engine reports; a dash where it tells nothing."""
+    """Return what the engine reports and how long ago it did; a dash where it tells nothing."""
     told = (engine.get(key) for key in ("running", "waiting", "slots"))
-    return ["-" if value is None else str(value) for value in told]
+    age_s = engine.get("age_sec")
+    read = "-" if age_s is None else f"{float(age_s):.0f} s ago"
+    return [*("-" if value is None else str(value) for value in told), read]
 
 
 def _models(models: list[str]) -> str:

@@ -6,6 +6,8 @@ The one mutable record per backend; `spec` is what the gate is told of it. What 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lifeboat.core.urls import spelled_out
 from lifeboat.core.vocabulary import BackendSpec, EngineReading, OperatorState
 from lifeboat.fleet.changes import UNSET, InputCap, Unset
@@ -103,6 +105,15 @@ class Known:
             adaptive=self.config.adaptive,
             server=spelled_out(self.member.url),
         )
+
+    def forget_load(self) -> None:
+        """Forget what its engine held: with the server down, nobody knows, and most likely nothing.
+
+        Its slots and its cap are what it is set up for; they are remembered, as its models are.
+        """
+        if self.reading is not None:
+            self.reading = replace(self.reading, running=None, waiting=None)
+        self.foreign = 0
 
     def forget_server(self) -> None:
         """Forget what the server said: another one stands at a new url."""

@@ -247,7 +247,10 @@ class Watch:
 
     async def _read_if_due(self) -> None:
         now = self._around.clock()
-        if self.known.member.kind in TELLS_LOAD and self._is_reading_due(now):
+        if self._health in (Health.DOWN, Health.LOADING):
+            self.known.forget_load()
+            self._asked_at = None
+        elif self.known.member.kind in TELLS_LOAD and self._is_reading_due(now):
             self._asked_at = now
             try:
                 await self._read()
@@ -255,9 +258,9 @@ class Watch:
                 log.exception("reading the engine of %s failed", self.known.member.name)
 
     def _is_reading_due(self, now: float) -> bool:
-        """Every second while it holds requests, else as often as it is probed; never while down."""
+        """Every second while it holds requests, else as often as it is probed."""
         seat = self._around.roster.seat(self.known.member.name)
-        if seat is None or seat.standing.health in (Health.DOWN, Health.LOADING):
+        if seat is None:
             return False
         reading = self.known.reading
         busy = reading is not None and (reading.running or reading.waiting)

@@ -65,8 +65,8 @@ _WAITS: dict[str, Schema] = {
 _ENGINE = record(
     "What the server reports of itself; null where it tells nothing.",
     {
-        "running": or_null(whole("sequences it runs, ours and others'")),
-        "waiting": or_null(whole("requests that wait inside it")),
+        "running": or_null(whole("sequences it runs, ours and others'; null while it is down")),
+        "waiting": or_null(whole("requests that wait inside it; null while it is down")),
         "slots": or_null(whole("sequences it can run at once")),
         "max_input_tokens": or_null(whole("its own input cap")),
         "queueing": or_null(flag("requests wait inside it")),

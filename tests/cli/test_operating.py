@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from lifeboat.cli.backends import backends_text
 from lifeboat.cli.main import main
 from tests.running import Running, backends_yaml, chat_body, running_router
 
@@ -49,6 +50,14 @@ async def test_backends_shows_each_one_with_what_its_engine_says(running: Runnin
     assert cells[-1] == "m"
     page = json.loads((await call(running, "backends", "--json")).stdout)
     assert page["backends"]["sim-a"]["max_concurrency"] == 2
+
+
+def test_backends_says_how_old_a_reading_is() -> None:
+    engine = {"running": 4, "waiting": None, "slots": 8, "age_sec": 35.2}
+    page = {"backends": {"a": {"engine": engine, "models": ["m"]}, "b": {"models": ["n"]}}}
+    _, old, untold = backends_text(page).splitlines()
+    assert old.split()[-7:] == ["4", "-", "8", "35", "s", "ago", "m"]
+    assert untold.split()[-5:] == ["-", "-", "-", "-", "n"]
 
 
 async def test_drain_waits_until_the_backend_is_empty_and_ready_puts_it_back(

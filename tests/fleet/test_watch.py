@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from lifeboat.core.health import Probe, ProbeResult
 from lifeboat.core.seat import Lease
 from lifeboat.core.vocabulary import Ask, Capability, Kind, Outcome, Refusal, Verdict
 from lifeboat.fleet import Pace
@@ -288,6 +289,50 @@ async def test_a_reading_that_stops_is_kept_with_its_age() -> None:
             lease = await house.door.enter(ASK)
             assert isinstance(lease, Lease)
             house.door.close(lease, Outcome(Verdict.ANSWERED, 200))
+
+
+async def test_what_an_engine_ran_is_not_told_any_more_once_its_server_is_down() -> None:
+    async with serving() as [server]:
+        server.answers["/props"] = (200, {"total_slots": 4})
+        server.answers["/metrics"] = (
+            200, "llamacpp:requests_processing 4\nllamacpp:requests_deferred 3\n"
+        )  # fmt: skip
+        gguf = backend("a", server, kind=Kind.GGUF, max_concurrency=4)
+        async with house_of(gguf) as house:
+
+            def told() -> tuple[int | None, ...]:
+                reading = house.fleet.engines()["a"]
+                return reading.running, reading.waiting, reading.slots
+
+            await until(lambda: "a" in house.fleet.engines() and told() == (4, 3, 4))
+            await until(
+                lambda: any("7 requests" in one for one in house.fleet.warnings().get("a", ()))
+            )
+            read_at = house.fleet.engines()["a"].read_at
+            await server.down()
+            await until(lambda: house.health("a") == "down")
+            await until(lambda: told() == (None, None, 4))
+            assert house.fleet.engines()["a"].read_at == read_at, "its age goes on"
+            assert "a" not in house.fleet.warnings(), "nobody is inside a server that is down"
+            await server.up()
+            await until(lambda: told() == (4, 3, 4))
+
+
+async def test_an_engine_is_read_as_soon_as_its_server_is_back() -> None:
+    async with serving() as [server]:
+        server.answers["/metrics"] = (200, "vllm:num_requests_running 2\n")
+        async with house_of(backend("a", server), probe_interval_s=60.0) as house:
+
+            def running() -> int | None:
+                return house.fleet.engines()["a"].running
+
+            await until(lambda: "a" in house.fleet.engines() and running() == 2)
+            server.answers["/health"] = (503, LOADING)
+            refused = Probe(ProbeResult.REFUSED)
+            house.door.reconfigure(lambda gate, now: gate.observe_probe("a", refused, now))
+            await until(lambda: running() is None)
+            server.answers["/health"] = (200, "")
+            await until(lambda: running() == 2)
 
 
 async def test_a_context_that_only_the_list_tells_is_the_auto_cap() -> None:

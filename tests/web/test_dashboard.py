@@ -564,8 +564,11 @@ backends: [{{name: g, kind: gguf, url: "{url}", models: [m], max_concurrency: 4}
         ):
             await seen.shows("#backends .warnings", "max_concurrency of g is 4")
             await seen.shows("#backends", "2 slots")
-            running_cells = seen.find("#backends .slots .free")
-            assert await running_cells.count() == 4 + 2
+            free = seen.find("#backends .slots .free")
+            assert await free.count() == 4 + 2
+            await server.close()
+            await seen.shows("#backends .health", "down")
+            assert await free.count() == 0, "a server that is down has no free slots"
     finally:
         await server.close()
 

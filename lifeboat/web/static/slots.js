@@ -13,12 +13,12 @@ export function slotsBar() {
     update(backend) {
       const { running, waiting, slots } = backend.engine;
       const bound = backend.effective_limit;
-      const key = [backend.in_flight, bound, backend.max_concurrency, running, waiting, slots].join();
+      const told = backend.live && (running !== null || slots !== null);
+      const key = [backend.in_flight, bound, backend.max_concurrency, told, running, waiting, slots].join();
       if (key === drawn) return;
       drawn = key;
       const inside = (running ?? 0) + (waiting ?? 0);
       const most = Math.max(backend.in_flight, bound ?? 0, backend.max_concurrency, slots ?? 0, inside, 1);
-      const told = running !== null || slots !== null;
       node.setAttribute("viewBox", `0 0 ${most} ${told ? 19 : 10}`);
       node.replaceChildren(
         ...parts(0, 10, most, [
