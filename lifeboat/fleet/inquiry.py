@@ -162,5 +162,8 @@ def _reason(error: BaseException) -> str:
     """Return what went wrong in few words."""
     if isinstance(error, aiohttp.ClientConnectorError):
         os_error = error.os_error
+        if isinstance(os_error, ConnectionRefusedError):
+            # The words of a refused request; those of the event loop do not say it.
+            return "connection refused"
         return os_error.strerror or str(os_error) or "could not connect"
     return str(error)[:200] or type(error).__name__
