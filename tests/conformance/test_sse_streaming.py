@@ -8,6 +8,7 @@ import hashlib
 import random
 import zlib
 from itertools import pairwise
+from statistics import median
 
 import pytest
 
@@ -65,8 +66,9 @@ async def test_bug_001_the_head_and_each_event_arrive_as_the_backend_sends_them(
             on_the_way_s.append(loop.time() - sent_at)
         stream.end()
         assert await read_chunk(client) == b""
-    # A busy machine makes some of them late, never all.
-    assert min(on_the_way_s) < 0.05
+    # A busy machine makes some of them late; what a clock lets go is late nearly always (but for
+    # the first, which goes with the head).
+    assert median(on_the_way_s) < 0.05
 
 
 async def test_bug_001_a_head_without_a_body_yet_arrives_at_once(lane: Lane) -> None:
