@@ -240,6 +240,7 @@ class Refusal:
     retry_after_s: from the pool's measured drain rate; None where it would be a guess.
     estimated_wait_s: how long one more request would be parked, by the same rate; only where one
         was to be. predicted: refused early, for that wait.
+    advice: what to do, where that of the table is about something else; None = the table's.
     """
 
     reason: Reason
@@ -253,6 +254,7 @@ class Refusal:
     retry_after_s: float | None = None
     estimated_wait_s: float | None = None
     predicted: bool = False
+    advice: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

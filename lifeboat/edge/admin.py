@@ -18,8 +18,9 @@ from lifeboat.core.modes import UnknownModeError, parse_mode
 from lifeboat.core.rejections import ErrorType
 from lifeboat.core.view import GateView
 from lifeboat.edge.explain import Explainer
+from lifeboat.edge.faults import SlowBodyError
 from lifeboat.edge.keys import AdminGuard
-from lifeboat.edge.pace import PacedBody, SlowBodyError
+from lifeboat.edge.pace import PacedBody
 from lifeboat.edge.pages import json_page
 from lifeboat.edge.refuse import error_response
 from lifeboat.fleet import UNSET, Fleet, FleetError, Patch, Registration, Unset

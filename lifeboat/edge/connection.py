@@ -19,7 +19,7 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web_protocol import RequestHandler, _ErrInfo  # pyright: ignore[reportPrivateUsage]
 
 from lifeboat.core.rejections import ErrorType
-from lifeboat.edge.faults import BodyError
+from lifeboat.edge.faults import BrokenFramingError
 from lifeboat.edge.headers import request_id_of
 from lifeboat.edge.refuse import error_response
 from lifeboat.wire.downstream import has_unread_bytes
@@ -166,7 +166,8 @@ class JsonRequestHandler(RequestHandler):
             return
         messages.pop()
         if messages or not self._is_answered:
-            body.set_exception(BodyError(f"the framing of the request body is broken: {said}"))
+            told = f"the framing of the request body is broken: {said}"
+            body.set_exception(BrokenFramingError(told))
         else:  # it was answered without its body
             self.close()
         body.feed_eof()

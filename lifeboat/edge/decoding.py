@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Protocol
 
-from lifeboat.edge.faults import BodyError, BodyTooLargeError, UnsupportedEncodingError
+from lifeboat.edge.faults import BodyTooLargeError, CompressedBodyError, UnsupportedEncodingError
 from lifeboat.edge.slices import YieldNow, last_of
 
 _SLICE_IN_BYTES = 16_384
@@ -52,7 +52,7 @@ class _Zlib:
                     pending = body[at : at + _SLICE_IN_BYTES]
                     at += len(pending)
                     if not pending:
-                        raise BodyError("the compressed body ends early: send all of it")
+                        raise CompressedBodyError("the compressed body ends early: send all of it")
                 yield inflater.decompress(pending, _SLICE_OUT_BYTES)
             at -= len(inflater.unused_data)
             if not self._gzip:
@@ -85,11 +85,13 @@ class _Zstd:
                         pending = body[at : at + _SLICE_IN_BYTES]
                         at += len(pending)
                         if not pending:
-                            raise BodyError("the compressed body ends early: send all of it")
+                            raise CompressedBodyError(
+                                "the compressed body ends early: send all of it"
+                            )
                     yield inflater.decompress(pending, _SLICE_OUT_BYTES)
                 at -= len(inflater.unused_data)
         except zstd.ZstdError as fault:
-            raise BodyError(f"the body is not zstd as its header says: {fault}") from None
+            raise CompressedBodyError(f"the body is not zstd as its header says: {fault}") from None
 
 
 def _inflater(encoding: str) -> _Inflater:
@@ -109,8 +111,8 @@ async def decode_body(body: bytes, encoding: str, limit: int, *, yield_now: Yiel
     """Return the body with its Content-Encoding undone.
 
     encoding: the header's value, one or two codings in the order they were applied. limit: bytes
-    that the decoded body may have. Raises BodyError (not what the header says, cut short),
-    UnsupportedEncodingError, BodyTooLargeError.
+    that the decoded body may have. Raises CompressedBodyError (not what the header says,
+    cut short), UnsupportedEncodingError, BodyTooLargeError.
     """
     named = [name.strip().lower() for name in encoding.split(",")]
     layers = [{"x-gzip": "gzip"}.get(name, name) for name in named if name not in ("", "identity")]
@@ -138,5 +140,7 @@ def _inflate(body: bytes, encoding: str, limit: int) -> Iterator[bytes | None]:
             pieces.append(piece)
             yield None
     except zlib.error as fault:
-        raise BodyError(f"the body is not {encoding} as its header says: {fault}") from None
+        raise CompressedBodyError(
+            f"the body is not {encoding} as its header says: {fault}"
+        ) from None
     yield b"".join(pieces)

@@ -22,7 +22,7 @@ from lifeboat.edge.endpoints import BodyKind
 from lifeboat.edge.faults import BodyError, BodyTooLargeError
 from lifeboat.edge.journey import Journey
 from lifeboat.edge.multipart import parse_multipart
-from lifeboat.edge.pace import PacedBody, SlowBodyError
+from lifeboat.edge.pace import PacedBody
 from lifeboat.edge.slices import YieldNow
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -75,9 +75,8 @@ async def read_body(journey: Journey, rules: IntakeRules) -> bytes | Refusal:
             journey.hold(len(piece))
             whole.write(piece)
             piece = await paced.next()
-    except (SlowBodyError, BodyError) as fault:
-        # A BodyError of the server's: the framing is broken.
-        return Refusal(Reason.INVALID_REQUEST, str(fault))
+    except BodyError as fault:
+        return _invalid(fault)
     # Hands out its own memory: joining 64 MiB of pieces would keep the loop for 40 ms, and hold
     # the body twice.
     return whole.getvalue()
@@ -122,7 +121,7 @@ async def parse_body(
     except BodyTooLargeError as error:
         return Refusal(Reason.BODY_TOO_LARGE, str(error))
     except BodyError as error:
-        return Refusal(Reason.INVALID_REQUEST, str(error))
+        return _invalid(error)
 
 
 def _is_multipart(kind: BodyKind, content_type: str) -> bool:
@@ -134,6 +133,10 @@ def _is_multipart(kind: BodyKind, content_type: str) -> bool:
 def _waits_for_continue(journey: Journey) -> bool:
     """RFC 9110, section 10.1.1: of an HTTP/1.0 client the expectation is ignored."""
     return journey.facts.awaits_continue and journey.request.version >= HttpVersion11
+
+
+def _invalid(fault: BodyError) -> Refusal:
+    return Refusal(Reason.INVALID_REQUEST, str(fault), advice=fault.advice)
 
 
 def _too_large(size_bytes: int, bound_bytes: int) -> Refusal:

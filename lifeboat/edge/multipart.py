@@ -19,7 +19,7 @@ from lifeboat.core.shape import shape_of_upload
 from lifeboat.core.textsize import Weights
 from lifeboat.core.weights import DEFAULT_WEIGHTS
 from lifeboat.edge.bodyscan import BodyKind, ParsedBody, model_name
-from lifeboat.edge.faults import BodyError
+from lifeboat.edge.faults import UploadError
 from lifeboat.edge.slices import YieldNow, last_of
 
 MAX_PARTS = 2_000
@@ -51,14 +51,14 @@ class Part:
 
 
 def boundary_of(content_type: str) -> bytes:
-    """Return the boundary that a Content-Type header names. Raises BodyError."""
+    """Return the boundary that a Content-Type header names. Raises UploadError."""
     for name, quoted, bare in _PARAMETER.findall(content_type):
         if name.lower() != "boundary":
             continue
         boundary = re.sub(r"\\(.)", r"\1", quoted) if quoted else bare
         if 0 < len(boundary) <= 200:
             return boundary.encode("latin-1", "replace")
-    raise BodyError(
+    raise UploadError(
         f"content-type {content_type[:200]!r} names no boundary: send multipart/form-data; "
         "boundary=..."
     )
@@ -97,7 +97,7 @@ def _delimiters(body: bytes, boundary: bytes) -> Iterator[tuple[int, int, bool] 
 
 
 def _parts(body: bytes, boundary: bytes) -> Iterator[list[Part] | None]:
-    """None at each pause, and last the complete parts. Raises BodyError."""
+    """None at each pause, and last the complete parts. Raises UploadError."""
     parts: list[Part] = []
     begun: int | None = None
     for delimiter in _delimiters(body, boundary):
@@ -108,12 +108,12 @@ def _parts(body: bytes, boundary: bytes) -> Iterator[list[Part] | None]:
         if begun is not None:
             parts.append(_part(body, begun, max(begun, start)))
             if len(parts) > MAX_PARTS:
-                raise BodyError(f"the upload has more than {MAX_PARTS:,} parts: send fewer")
+                raise UploadError(f"the upload has more than {MAX_PARTS:,} parts: send fewer")
             if len(parts) % 64 == 0:
                 yield None
         begun = end
     if begun is None:
-        raise BodyError(
+        raise UploadError(
             f"the upload has no line --{boundary[:80].decode('latin-1')} ended by CRLF: send the "
             "boundary that the content-type names, and CRLF line ends"
         )
@@ -127,7 +127,7 @@ def _part(body: bytes, start: int, end: int) -> Part:
     else:
         blank = body.find(b"\r\n\r\n", start, min(end + 4, start + MAX_HEADER_BYTES))
         if blank < 0 or blank + 2 > end:
-            raise BodyError(
+            raise UploadError(
                 f"a part of the upload at byte {start} has no blank line behind its headers (in "
                 f"{MAX_HEADER_BYTES:,} bytes): end lines with CRLF"
             )
@@ -171,7 +171,7 @@ async def parse_multipart(
     audio_bytes_per_token: int = 640,
     weights: Weights = DEFAULT_WEIGHTS,
 ) -> ParsedBody:
-    """Parse an upload for routing. Raises BodyError.
+    """Parse an upload for routing. Raises UploadError.
 
     body: decoded. content_type: the request's header, which names the boundary. Of several `model`
     fields the last counts, as in Starlette.

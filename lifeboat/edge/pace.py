@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from lifeboat.edge.faults import SlowBodyError
+
 LEAST_BYTES_PER_S = 240
 """Kestrel's MinRequestBodyDataRate; Apache's mod_reqtimeout asks for 500. A telephone modem sends
 twenty times as much."""
@@ -29,10 +31,6 @@ class Content(Protocol):
     async def readany(self) -> bytes:
         """Return what arrives next; b"" at the end."""
         ...
-
-
-class SlowBodyError(Exception):
-    """A body did not come in time; the text says how it came, and what to do."""
 
 
 class PacedBody:

@@ -83,7 +83,7 @@ def refusal_response(
         "wait_ms": wait_ms,
         "retry_after_ms": None if retry_after_s is None else _retry_after_ms(retry_after_s),
         "request_id": request_id,
-        "advice": row.advice,
+        "advice": refusal.advice or row.advice,
     }
     if refusal.reason in QUEUE_REASONS:
         wait_s = refusal.estimated_wait_s

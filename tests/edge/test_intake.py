@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import tracemalloc
 from pathlib import Path
 
@@ -219,3 +220,37 @@ async def test_without_a_model_the_only_pool_or_the_default_is_meant(tmp_path: P
         async with running_router(marked, tmp_path) as running:
             answer = await running.ask("/completion", {"prompt": "p"})
             assert answer.headers["X-Lifeboat-Backend"] == "b"
+
+
+_CHUNKED = b"Transfer-Encoding: chunked"
+_FORM = b"Content-Type: multipart/form-data"
+
+
+@pytest.mark.parametrize("lane", [b"X-Lane: fast", b"TE: trailers"], ids=["lane", "aiohttp"])
+@pytest.mark.parametrize(
+    ("path", "header", "body", "advised"),
+    [
+        (CHAT, b"Content-Length: 9", b'{"m"', "without pauses, or raise LIFEBOAT_CLIENT_BODY_TIME"),
+        (CHAT, _CHUNKED, b'4\r\n{"m"', "without pauses, or raise LIFEBOAT_CLIENT_BODY_TIMEOUT_SEC"),
+        (CHAT, _CHUNKED, b"4\r\nabcdXX", "its chunks are not those of HTTP/1.1"),
+        (CHAT, b"Content-Encoding: gzip\r\nContent-Length: 2", b"{}", "Send the body plain, or"),
+        (CHAT, b"Content-Encoding: br\r\nContent-Length: 2", b"{}", "Send the body plain, or"),
+        ("/v1/audio/transcriptions", _FORM + b"\r\nContent-Length: 2", b"{}", "its boundary in"),
+        (CHAT, b"Content-Length: 2", b"[]", "Send a JSON object with a string `model`."),
+    ],
+)
+async def test_the_advice_of_a_400_is_about_what_is_wrong(
+    tmp_path: Path, path: str, header: bytes, body: bytes, advised: str, lane: bytes
+) -> None:
+    engine = backend("http://127.0.0.1:9", serves=["generate", "transcribe"])
+    environ = {"LIFEBOAT_CLIENT_BODY_TIMEOUT_SEC": "1"}
+    async with running_router(backends_yaml(engine), tmp_path, environ) as running:
+        client = await RawClient.connect(running.port)
+        head = b"POST %b HTTP/1.1\r\nHost: x\r\n%b\r\n%b\r\n\r\n" % (path.encode(), lane, header)
+        await client.send(head + body)
+        reply = await client.reply()
+        client.close()
+    assert reply.status == 400
+    error = json.loads(reply.body)["error"]
+    assert error["reason"] == "invalid_request"
+    assert advised in error["advice"], error
