@@ -178,5 +178,6 @@ async def test_beside_foreign_load_the_clock_alone_wakes_the_parked(
             took_s = loop.time() - freed_at
             measured(f"{trials} trials in 2 s of foreign load; all served {took_s:.2f} s after it")
             assert [status for status, _, _ in answers] == [200] * 8
-            assert took_s < 5.0
+            # Their pauses end at 5 s, their ttl at 30 s.
+            assert took_s < 15.0
             assert (await running.state())["backends"]["two"]["health"] == "up"
