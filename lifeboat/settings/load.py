@@ -238,14 +238,22 @@ def _warn_of_unknown_variables(environ: Mapping[str, str], findings: Findings) -
     known = environment_names()
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known and name not in _OTHER_VARIABLES:
-            near = _nearest_variable(name, known)
-            hint = f": did you mean {near}?" if near else " and has no effect"
+            near = _nearest_variable(name, known, LIKELY)
+            hint = f": did you mean {near}?"
+            if near is None:
+                far = _nearest_variable(name, known, 0.0)
+                hint = f" and has no effect; the nearest known one is {far}"
             findings.warn(f"environment: {name} is no variable of Lifeboat{hint}")
 
 
-def _nearest_variable(name: str, known: Iterable[str]) -> str | None:
-    """Return the variable that may be meant: what all names begin with makes none of them near."""
-    near = nearest(name.removeprefix(PREFIX), (one.removeprefix(PREFIX) for one in known), 0.7)
+LIKELY = 0.7
+"""A variable as like as this may be meant; another is only the nearest."""
+
+
+def _nearest_variable(name: str, known: Iterable[str], likeness: float) -> str | None:
+    """Return the variable most like a name: what all of them begin with makes none of them near."""
+    names = (one.removeprefix(PREFIX) for one in known)
+    near = nearest(name.removeprefix(PREFIX), names, likeness)
     return near and f"{PREFIX}{near}"
 
 
