@@ -266,7 +266,7 @@ async def slow_reading(clients: Clients, client: RawClient, kind: str) -> None:
     ask = clients.ask(Plan(True, 40, 12_000))
     await client.send(b"".join(ask.wire()))
     await asyncio.sleep(clients._chance.uniform(0, 1.5))
-    client.reader = Slowly(client.reader, clients._chance.uniform(0, 0.03))  # type: ignore[assignment]
+    client.reader = Slowly(client.reader, clients._chance.uniform(0, 0.03))  # type: ignore[assignment]  # its readers, slowed
     (await clients.hear(client, ask, kind)).slow = True
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lifeboat.core.vocabulary import Capability, OperatorState
@@ -31,8 +33,8 @@ def test_the_known_rate_is_that_of_a_closed_loop(model: str, running: int) -> No
 
 
 def test_limit_seats_replicas_scale_and_length_of_answers_bear_on_it() -> None:
-    def rate(limit: int | None = None, **options: object) -> float:
-        found = engine_rate(EngineConfig(max_num_seqs=16, **options), limit)  # type: ignore[arg-type]
+    def rate(limit: int | None = None, **options: Any) -> float:
+        found = engine_rate(EngineConfig(max_num_seqs=16, **options), limit)
         assert found is not None
         return found
 

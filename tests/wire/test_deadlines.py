@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from lifeboat.wire.deadlines import Deadlines
 
@@ -12,13 +13,13 @@ class CountingLoop:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.timers: list[tuple[float, object]] = []
+        self.timers: list[tuple[float, Callable[[], object]]] = []
         self.cancelled = 0
 
     def time(self) -> float:
         return self.now
 
-    def call_later(self, delay_s: float, callback: object) -> CountingLoop:
+    def call_later(self, delay_s: float, callback: Callable[[], object]) -> CountingLoop:
         self.timers.append((self.now + delay_s, callback))
         return self
 
@@ -31,7 +32,7 @@ class CountingLoop:
             at, callback = min(self.timers, key=lambda timer: timer[0])
             self.timers.remove((at, callback))
             self.now = max(self.now, at)
-            callback()  # type: ignore[operator]  # typed as an object above, to be listed
+            callback()
         self.now = now
 
 
